@@ -1,0 +1,234 @@
+"""The ledger: partitioned by due_at from the first day, its states checked by the database.
+
+The lists below are frozen with this migration; tests/store/test_state_machine.py compares them with
+core/states.py, so that a change of the table there asks for a new migration.
+"""
+
+from django.db import migrations
+
+OCCURRENCE = """
+CREATE SEQUENCE fence_seq AS bigint;
+
+CREATE TABLE occurrence (
+    id uuid NOT NULL,
+    due_at timestamptz NOT NULL,
+    schedule_id uuid NOT NULL,
+    revision integer NOT NULL,
+    origin varchar(10) NOT NULL,
+    origin_key uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
+    tenant_id uuid NOT NULL,
+    shard smallint NOT NULL,
+    slotted boolean NOT NULL,
+    state varchar(13) NOT NULL,
+    wait_reason varchar(20),
+    skip_reason varchar(10),
+    dispatch_at timestamptz NOT NULL,
+    generation integer NOT NULL DEFAULT 0,
+    attempt_count integer NOT NULL DEFAULT 0,
+    fence bigint,
+    overdue boolean NOT NULL DEFAULT false,
+    coalesced integer NOT NULL DEFAULT 0,
+    coalesced_from timestamptz,
+    cancel_requested_at timestamptz,
+    created_at timestamptz NOT NULL,
+    queued_at timestamptz,
+    started_at timestamptz,
+    finished_at timestamptz,
+    result jsonb,
+    error jsonb,
+    progress jsonb,
+    late_writes_refused integer NOT NULL DEFAULT 0,
+    tzdata_version varchar(12) NOT NULL,
+    -- Append-mostly in both keys; the identity first by time, 25 against 33 us a row of Postgres.
+    PRIMARY KEY (due_at, id),
+    CONSTRAINT occurrence_identity UNIQUE (due_at, schedule_id, revision, origin_key),
+    CONSTRAINT occurrence_origin CHECK (origin IN ('schedule', 'trigger', 'backfill', 'child')),
+    CONSTRAINT occurrence_nominal CHECK (
+        (origin = 'schedule') = (origin_key = '00000000-0000-0000-0000-000000000000')),
+    CONSTRAINT occurrence_state CHECK (state IN (
+        'PENDING', 'QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'SUCCEEDED', 'FAILED',
+        'DEAD_LETTERED', 'SKIPPED', 'CANCELLED', 'UNKNOWN')),
+    CONSTRAINT occurrence_waits CHECK ((state = 'PENDING') = (wait_reason IS NOT NULL)),
+    CONSTRAINT occurrence_wait_reason CHECK (wait_reason IN (
+        'due', 'overlap', 'tenant_concurrency', 'tenant_rate', 'catch_up_budget')),
+    CONSTRAINT occurrence_skips CHECK ((state = 'SKIPPED') = (skip_reason IS NOT NULL)),
+    CONSTRAINT occurrence_skip_reason CHECK (skip_reason IN ('overlap', 'missed', 'expired', 'quota')),
+    CONSTRAINT occurrence_ends CHECK (
+        (state IN ('SUCCEEDED', 'FAILED', 'DEAD_LETTERED', 'SKIPPED', 'CANCELLED')) = (finished_at IS NOT NULL)),
+    CONSTRAINT occurrence_held CHECK (state <> 'RUNNING' OR (fence IS NOT NULL AND attempt_count > 0)),
+    CONSTRAINT occurrence_queued CHECK (state <> 'QUEUED' OR (queued_at IS NOT NULL AND generation > 0))
+) PARTITION BY RANGE (due_at);
+
+-- queries.runs of a schedule; store/schedules.sql: withdraw_look_ahead
+CREATE INDEX occurrence_by_schedule ON occurrence (schedule_id, due_at DESC, id DESC);
+-- queries.runs of a tenant
+CREATE INDEX occurrence_by_tenant ON occurrence (tenant_id, due_at DESC, id DESC);
+-- store/sweep.sql: unclaimed
+CREATE INDEX occurrence_unclaimed ON occurrence (queued_at) WHERE state = 'QUEUED';
+-- store/sweep.sql: without_waker
+CREATE INDEX occurrence_waiting ON occurrence (dispatch_at) WHERE state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED');
+
+CREATE TABLE attempt (
+    run_id uuid NOT NULL,
+    due_at timestamptz NOT NULL,
+    fence bigint NOT NULL,
+    number integer NOT NULL,
+    session_id uuid NOT NULL,
+    worker varchar(200) NOT NULL,
+    started_at timestamptz NOT NULL,
+    finished_at timestamptz,
+    outcome varchar(10),
+    error jsonb,
+    trace_id varchar(32),
+    PRIMARY KEY (due_at, run_id, fence),
+    CONSTRAINT attempt_outcome CHECK (outcome IN (
+        'succeeded', 'failed', 'timed_out', 'lost', 'cancelled', 'superseded')),
+    CONSTRAINT attempt_ends CHECK ((outcome IS NULL) = (finished_at IS NULL))
+) PARTITION BY RANGE (due_at);
+
+CREATE TABLE occurrence_default PARTITION OF occurrence DEFAULT;
+CREATE TABLE attempt_default PARTITION OF attempt DEFAULT;
+"""
+
+TRANSITIONS = """
+CREATE FUNCTION occurrence_transition() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (OLD.state || '>' || NEW.state) = ANY ('{
+        PENDING>QUEUED, PENDING>SKIPPED, PENDING>CANCELLED,
+        QUEUED>RUNNING, QUEUED>SKIPPED, QUEUED>DEAD_LETTERED, QUEUED>CANCELLED, QUEUED>PENDING,
+        RUNNING>SUCCEEDED, RUNNING>FAILED, RUNNING>CANCELLED, RUNNING>RETRY_WAIT,
+        RUNNING>DEAD_LETTERED, RUNNING>UNKNOWN, RUNNING>SUSPENDED, RUNNING>QUEUED,
+        RETRY_WAIT>QUEUED, RETRY_WAIT>CANCELLED,
+        SUSPENDED>QUEUED, SUSPENDED>CANCELLED,
+        UNKNOWN>SUCCEEDED, UNKNOWN>FAILED, UNKNOWN>PENDING,
+        DEAD_LETTERED>PENDING, FAILED>PENDING}'::text[]) THEN
+        RETURN NEW;
+    END IF;
+    RAISE EXCEPTION 'run %: no transition from % to %', OLD.id, OLD.state, NEW.state
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'occurrence_transition';
+END $$;
+
+CREATE TRIGGER occurrence_transition BEFORE UPDATE OF state ON occurrence
+    FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION occurrence_transition();
+
+CREATE FUNCTION occurrence_birth() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'run %: cannot be born as %', NEW.id, NEW.state
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'occurrence_birth';
+END $$;
+
+CREATE TRIGGER occurrence_birth BEFORE INSERT ON occurrence
+    FOR EACH ROW WHEN (NEW.state NOT IN ('PENDING', 'SKIPPED')) EXECUTE FUNCTION occurrence_birth();
+"""
+
+HOLDING = """
+CREATE TABLE session (
+    id uuid PRIMARY KEY,
+    kind varchar(8) NOT NULL CHECK (kind IN ('worker', 'tick', 'relay', 'sweep')),
+    worker varchar(200) NOT NULL,
+    capacity integer NOT NULL DEFAULT 0,
+    busy integer NOT NULL DEFAULT 0,
+    prefetched integer NOT NULL DEFAULT 0,
+    started_at timestamptz NOT NULL,
+    renewed_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+
+-- Written once at the claim, deleted by whatever ends the attempt: a lease that is gone is a fence that is void.
+CREATE TABLE lease (
+    run_id uuid PRIMARY KEY,
+    due_at timestamptz NOT NULL,
+    session_id uuid NOT NULL,
+    fence bigint NOT NULL,
+    claim_id uuid NOT NULL,
+    granted_at timestamptz NOT NULL,
+    -- started_at + timeout_s + cancel_grace_s: from here on the sweep ends the attempt
+    ends_by timestamptz NOT NULL
+);
+-- store/leases.sql: expired_leases, renew_session
+CREATE INDEX lease_by_session ON lease (session_id);
+-- store/leases.sql: expired_leases
+CREATE INDEX lease_ends_by ON lease (ends_by);
+
+-- One row for each schedule whose overlap policy is not `allow`. Whoever parks and whoever frees locks it first.
+CREATE TABLE overlap_slot (
+    schedule_id uuid PRIMARY KEY,
+    run_id uuid,
+    due_at timestamptz
+);
+
+-- The agenda: when somebody must next look at a run, and at which generation of it.
+CREATE TABLE outbox (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    dispatch_at timestamptz NOT NULL,
+    run_id uuid NOT NULL,
+    due_at timestamptz NOT NULL,
+    shard smallint NOT NULL,
+    generation integer NOT NULL,
+    tries integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (dispatch_at, id),
+    CONSTRAINT outbox_once UNIQUE (run_id, generation)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+CREATE TABLE shard_lease (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind varchar(8) NOT NULL CHECK (kind IN ('tick', 'relay')),
+    shard smallint NOT NULL,
+    owner uuid,
+    epoch bigint NOT NULL DEFAULT 0,
+    expires_at timestamptz NOT NULL DEFAULT '-infinity',
+    CONSTRAINT shard_lease_once UNIQUE (kind, shard)
+);
+"""
+
+PARTITIONS = """
+-- Monthly partitions from one month back to `months_ahead` ahead. A month that the default partition has
+-- rows of is left to it: attaching would fail, and nothing is lost by waiting.
+CREATE FUNCTION fencepost_make_partitions(months_ahead integer) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    parent text;
+    first_day timestamptz;
+    made integer := 0;
+    has_rows boolean;
+BEGIN
+    FOREACH parent IN ARRAY ARRAY['occurrence', 'attempt'] LOOP
+        FOR first_day IN
+            SELECT day AT TIME ZONE 'UTC' FROM generate_series(
+                date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') - interval '1 month',
+                date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') + make_interval(months => months_ahead),
+                interval '1 month') AS day
+        LOOP
+            CONTINUE WHEN to_regclass(parent || to_char(first_day AT TIME ZONE 'UTC', '"_"YYYYMM')) IS NOT NULL;
+            EXECUTE format('SELECT EXISTS (SELECT FROM %I WHERE due_at >= %L AND due_at < %L)',
+                parent || '_default', first_day,
+                (first_day AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC') INTO has_rows;
+            CONTINUE WHEN has_rows;
+            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)',
+                parent || to_char(first_day AT TIME ZONE 'UTC', '"_"YYYYMM'), parent, first_day,
+                (first_day AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC');
+            EXECUTE format('ALTER TABLE %I SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)',
+                parent || to_char(first_day AT TIME ZONE 'UTC', '"_"YYYYMM'));
+            made := made + 1;
+        END LOOP;
+    END LOOP;
+    RETURN made;
+END $$;
+
+SELECT fencepost_make_partitions(3);
+"""
+
+DROP = """
+DROP TABLE shard_lease, outbox, overlap_slot, lease, session, attempt, occurrence;
+DROP FUNCTION fencepost_make_partitions(integer);
+DROP FUNCTION occurrence_transition();
+DROP FUNCTION occurrence_birth();
+DROP SEQUENCE fence_seq;
+"""
+
+
+class Migration(migrations.Migration):
+    dependencies = [("scheduler", "0001_definitions")]
+
+    operations = [
+        migrations.RunSQL(OCCURRENCE + TRANSITIONS + HOLDING + PARTITIONS, reverse_sql=DROP),
+    ]

@@ -1,0 +1,176 @@
+"""What people define: targets, schedules and their revisions."""
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from tenants.models import Tenant
+
+
+class TargetKind(models.TextChoices):
+    JOB = "job"
+
+
+class SideEffects(models.TextChoices):
+    IDEMPOTENT = "idempotent"
+    FENCED = "fenced"
+
+
+class Target(models.Model):
+    """What may be run. `tenants` empty and `everyone` false: nobody may name it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=200, unique=True)
+    kind = models.CharField(max_length=8, choices=TargetKind.choices, default=TargetKind.JOB)
+    side_effects = models.CharField(
+        max_length=16, choices=SideEffects.choices, default=SideEffects.IDEMPOTENT
+    )
+    # Defaults of the job, copied from its decorator by `apply`; null: the product's own default.
+    timeout_s = models.PositiveIntegerField(null=True, blank=True)
+    retry = models.JSONField(null=True, blank=True)
+    parameters = models.JSONField(default=dict, blank=True)  # JSON schema of the payload
+    description = models.TextField(blank=True)
+    everyone = models.BooleanField(default=False)
+    tenants = models.ManyToManyField(Tenant, blank=True, related_name="targets")
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "target"
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(condition=Q(kind__in=TargetKind.values), name="target_kind"),
+            models.CheckConstraint(condition=Q(side_effects__in=SideEffects.values), name="target_effects"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScheduleState(models.TextChoices):
+    ACTIVE = "active"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    COMPLETED = "completed"
+    FAULTED = "faulted"
+
+
+class Overlap(models.TextChoices):
+    SKIP = "skip"
+    ALLOW = "allow"
+
+
+class CatchUp(models.TextChoices):
+    RUN_LATEST_ONLY = "run_latest_only"
+    SKIP = "skip"
+
+
+class Schedule(models.Model):
+    """A definition's identity and its position in time; the definition itself is the revision in force.
+
+    Kept narrow: the tick moves `next_due_at` of every due row.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="schedules")
+    name = models.CharField(max_length=200)
+    state = models.CharField(max_length=10, choices=ScheduleState.choices, default=ScheduleState.ACTIVE)
+    shard = models.PositiveSmallIntegerField(editable=False)
+    revision = models.PositiveIntegerField(default=1, editable=False)
+    next_due_at = models.DateTimeField(null=True, blank=True, editable=False)
+    # The last instant already handed to the ledger: an edit never goes back behind it.
+    last_due_at = models.DateTimeField(null=True, blank=True, editable=False)
+    state_note = models.TextField(blank=True)
+    fault = models.TextField(blank=True)
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "schedule"
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=ScheduleState.values), name="schedule_state"),
+            # Used by apply's upsert; a cancelled schedule gives its name free.
+            models.UniqueConstraint(
+                fields=["tenant", "name"], condition=~Q(state="cancelled"), name="schedule_name_once"
+            ),
+        ]
+        indexes = [
+            # store/due.sql: due_schedules
+            models.Index(
+                fields=["shard", "next_due_at"],
+                condition=Q(state="active", next_due_at__isnull=False),
+                name="schedule_due",
+            ),
+            # queries.schedules: the newest first of one tenant
+            models.Index(fields=["tenant", "-created_at", "-id"], name="schedule_by_tenant"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScheduleRevision(models.Model):
+    """Immutable, numbered snapshot of a definition. A run keeps the revision it came from."""
+
+    id = models.BigAutoField(primary_key=True)
+    schedule = models.ForeignKey(Schedule, on_delete=models.PROTECT, related_name="revisions")
+    number = models.PositiveIntegerField()
+    target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="+")
+    target_name = models.CharField(max_length=200)
+    payload = models.JSONField(default=dict)
+    payload_ref = models.TextField(null=True, blank=True)
+    trigger = models.JSONField()
+    start_at = models.DateTimeField(null=True, blank=True)
+    end_at = models.DateTimeField(null=True, blank=True)
+    catch_up = models.CharField(max_length=20, choices=CatchUp.choices, default=CatchUp.RUN_LATEST_ONLY)
+    catch_up_after_s = models.PositiveIntegerField(default=60)
+    overlap = models.CharField(max_length=20, choices=Overlap.choices, default=Overlap.SKIP)
+    retry = models.JSONField(default=dict)
+    timeout_s = models.PositiveIntegerField(default=300)
+    cancel_grace_s = models.PositiveIntegerField(default=30)
+    late_after_s = models.PositiveIntegerField(default=30)
+    priority = models.CharField(max_length=8, default="normal")
+    tags = models.JSONField(default=list)
+    description = models.TextField(blank=True)
+    created_at = models.DateTimeField()
+    created_by = models.CharField(max_length=200)
+    # Where the timeline of this revision begins: the later of the edit and the last kept instant.
+    effective_from = models.DateTimeField()
+    # Set when a later revision, a pause or a deletion ended it; with `withdrawn` the accounts balance.
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "schedule_revision"
+        constraints = [
+            models.UniqueConstraint(fields=["schedule", "number"], name="schedule_revision_once"),
+            models.CheckConstraint(condition=Q(overlap__in=Overlap.values), name="revision_overlap"),
+            models.CheckConstraint(condition=Q(catch_up__in=CatchUp.values), name="revision_catch_up"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} revision {self.number}"
+
+
+class PauseInterval(models.Model):
+    """From when to when a schedule materialised nothing, with who and why; open while `ended_at` is null."""
+
+    id = models.BigAutoField(primary_key=True)
+    schedule = models.ForeignKey(Schedule, on_delete=models.PROTECT, related_name="pauses")
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    # Where materialising went on after the pause; null while paused.
+    resumed_from = models.DateTimeField(null=True)
+    paused_by = models.CharField(max_length=200)
+    note = models.TextField(blank=True)
+
+    class Meta:
+        db_table = "schedule_pause"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["schedule"], condition=Q(ended_at__isnull=True), name="schedule_pause_open_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} paused at {self.began_at}"

@@ -1,0 +1,36 @@
+"""SQL lives in .sql files: each statement has a line `-- name: ...` and a description above it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.rows import BaseRowFactory
+from psycopg.types.json import JsonbLoader
+
+Connection: TypeAlias = psycopg.Connection[Any]
+Row = TypeVar("Row")
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_FOLDER = Path(__file__).parent
+
+
+def load(room: str) -> Mapping[str, bytes]:
+    """The statements of `room`.sql by name, as bytes for psycopg."""
+    pieces = _NAME.split((_FOLDER / f"{room}.sql").read_text(encoding="utf-8"))
+    return {name: text.strip().encode() for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def every_statement() -> Iterator[tuple[str, str, bytes]]:
+    """(room, name, text) of all of them: a test PREPAREs each against the migrated schema."""
+    for path in sorted(_FOLDER.glob("*.sql")):
+        for name, text in load(path.stem).items():
+            yield path.stem, name, text
+
+
+def cursor(connection: Connection, row_factory: BaseRowFactory[Row]) -> psycopg.Cursor[Row]:
+    """A server-side binding cursor, also on Django's connection, whose own loader leaves jsonb as text."""
+    result = psycopg.Cursor(connection, row_factory=row_factory)
+    result.adapters.register_loader("jsonb", JsonbLoader)
+    return result

@@ -1,0 +1,55 @@
+"""What this machine offers to tests, and the marker of the tests that need it."""
+
+import functools
+import glob
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+
+def rabbitmq_url() -> str:
+    """The server on which a run may make vhosts of its own."""
+    return os.environ.get("FENCEPOST_TEST_BROKER_URL", "amqp://guest:guest@127.0.0.1:5672")
+
+
+@functools.cache
+def rabbitmq_usable() -> bool:
+    parts = urlsplit(rabbitmq_url())
+    try:
+        socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout=2).close()
+    except OSError:
+        return False
+    return bool(shutil.which("rabbitmqctl")) and rabbitmqctl("list_vhosts").returncode == 0
+
+
+def rabbitmqctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["rabbitmqctl", "--quiet", *arguments], capture_output=True, text=True, timeout=60)
+
+
+@functools.cache
+def chromium_path() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@functools.cache
+def libfaketime_path() -> str | None:
+    """The library to preload into a process whose clock a test moves."""
+    patterns = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1")
+    found = [path for pattern in patterns for path in glob.glob(pattern)]
+    return found[0] if found else None
+
+
+NEEDS: dict[str, Callable[[], bool]] = {
+    "rabbitmq": rabbitmq_usable,
+    "chromium": lambda: chromium_path() is not None,
+    "faketime": lambda: libfaketime_path() is not None,
+}
+
+
+def absent(markers: set[str]) -> set[str]:
+    """Which of ``markers`` name something that this machine does not have."""
+    return {name for name in markers & NEEDS.keys() if not NEEDS[name]()}

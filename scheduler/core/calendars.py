@@ -1,0 +1,65 @@
+"""Dates on which a schedule rests, and where its instants go instead."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import StrEnum
+from typing import Final
+
+_DAY: Final = timedelta(days=1)
+_SATURDAY: Final = 5  # date.weekday()
+
+
+class OnExcluded(StrEnum):
+    SKIP = "skip"
+    NEXT_BUSINESS_DAY = "next_business_day"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DateRange:
+    """Local dates from `first` to `last`, both included."""
+
+    first: date
+    last: date
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusions:
+    """Excluded dates as disjoint ascending ranges that do not touch each other."""
+
+    ranges: tuple[DateRange, ...] = ()
+    on_excluded: OnExcluded = OnExcluded.SKIP
+
+    @classmethod
+    def of(cls, ranges: Iterable[DateRange], on_excluded: OnExcluded) -> "Exclusions":
+        return cls(ranges=tuple(_merged(ranges)), on_excluded=on_excluded)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    @property
+    def moves(self) -> bool:
+        return bool(self.ranges) and self.on_excluded is OnExcluded.NEXT_BUSINESS_DAY
+
+    def range_of(self, day: date) -> DateRange | None:
+        """The excluded range that contains `day`, if any."""
+        index = bisect_right(self.ranges, day, key=lambda excluded: excluded.first) - 1
+        if index >= 0 and day <= self.ranges[index].last:
+            return self.ranges[index]
+        return None
+
+    def is_business_day(self, day: date) -> bool:
+        """Monday to Friday, and not excluded."""
+        return day.weekday() < _SATURDAY and self.range_of(day) is None
+
+
+def _merged(ranges: Iterable[DateRange]) -> list[DateRange]:
+    merged: list[DateRange] = []
+    for item in sorted(ranges, key=lambda excluded: excluded.first):
+        if merged and item.first <= merged[-1].last + _DAY:
+            last = max(merged[-1].last, item.last)
+            merged[-1] = DateRange(first=merged[-1].first, last=last)
+        else:
+            merged.append(item)
+    return merged

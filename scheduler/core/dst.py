@@ -1,0 +1,197 @@
+"""Wall time to UTC: where a zone's clock jumps, and what becomes of local times that a jump hides or repeats.
+
+A zone's offset is asked of zoneinfo and nothing else. In the pinned data no zone moves its clock twice within
+six days, so that looking every third day finds every jump (tests/core/test_dst.py checks it for all zones).
+"""
+
+import calendar
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+_PROBE_STEP: Final = timedelta(days=3)
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class Nonexistent(StrEnum):
+    """What happens to a local time that the clock jumps over."""
+
+    AUTO = "auto"
+    SKIP = "skip"
+    SHIFT_FORWARD = "shift_forward"
+
+
+class Repeated(StrEnum):
+    """Which pass of a local time counts when the clock shows it twice."""
+
+    AUTO = "auto"
+    FIRST = "first"
+    SECOND = "second"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DstPolicy:
+    nonexistent: Nonexistent = Nonexistent.AUTO
+    repeated: Repeated = Repeated.AUTO
+
+    def judged(self, *, rolling: bool) -> "DstPolicy":
+        """This policy with `auto` decided: what rolls follows elapsed time, the rest names a time of day."""
+        nonexistent, repeated = self.nonexistent, self.repeated
+        if nonexistent is Nonexistent.AUTO:
+            nonexistent = Nonexistent.SKIP if rolling else Nonexistent.SHIFT_FORWARD
+        if repeated is Repeated.AUTO:
+            repeated = Repeated.BOTH if rolling else Repeated.FIRST
+        return DstPolicy(nonexistent=nonexistent, repeated=repeated)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Jump:
+    """A change of a zone's offset: from `at` (UTC, the first second of the new offset) on."""
+
+    at: datetime
+    before: timedelta
+    after: timedelta
+
+    @property
+    def last_local_before(self) -> datetime:
+        """What the clock would have shown at `at`, had it not jumped (naive)."""
+        return (self.at + self.before).replace(tzinfo=None)
+
+    @property
+    def first_local_after(self) -> datetime:
+        return (self.at + self.after).replace(tzinfo=None)
+
+    def dates(self) -> tuple[date, ...]:
+        """The local dates whose wall times it hides, repeats or touches."""
+        first, last = sorted((self.last_local_before.date(), self.first_local_after.date()))
+        return tuple(first + _DAY * index for index in range((last - first).days + 1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolution:
+    """What one naive local time means: where it exists and where it fires (UTC, ascending)."""
+
+    local: datetime
+    existing: tuple[datetime, ...]
+    instants: tuple[datetime, ...]
+    gap_end: datetime | None = None  # set when it does not exist
+
+
+def offset_at(zone: ZoneInfo, instant: datetime) -> timedelta:
+    offset = instant.astimezone(zone).utcoffset()
+    assert offset is not None, "a ZoneInfo always knows its offset"
+    return offset
+
+
+@lru_cache(maxsize=8192)
+def jumps_in_month(zone: ZoneInfo, year: int, month: int) -> tuple[Jump, ...]:
+    """The jumps that touch a local date of this month."""
+    first = datetime(year, month, 1, tzinfo=UTC)
+    begin = first - 2 * _DAY
+    end = first + _DAY * (calendar.monthrange(year, month)[1] + 2)
+    found = _jumps_between(zone, begin, end)
+    return tuple(jump for jump in found if any((d.year, d.month) == (year, month) for d in jump.dates()))
+
+
+def _jumps_between(zone: ZoneInfo, begin: datetime, end: datetime) -> list[Jump]:
+    jumps = []
+    left, before = begin, offset_at(zone, begin)
+    while left < end:
+        right = left + _PROBE_STEP
+        after = offset_at(zone, right)
+        if after != before:
+            jumps.append(Jump(at=_first_second_of(zone, after, left, right), before=before, after=after))
+        left, before = right, after
+    return jumps
+
+
+def _first_second_of(zone: ZoneInfo, offset: timedelta, left: datetime, right: datetime) -> datetime:
+    """The first second in (left, right] at which the zone has `offset`, by bisection."""
+    while right - left > _SECOND:
+        middle = left + (right - left) // 2 // _SECOND * _SECOND
+        if offset_at(zone, middle) == offset:
+            right = middle
+        else:
+            left = middle
+    return right
+
+
+@lru_cache(maxsize=8192)
+def irregular_days(zone: ZoneInfo, year: int, month: int) -> frozenset[int]:
+    """Days of the month on which some wall time is missing, doubled, or borders on one that is."""
+    dates = (day for jump in jumps_in_month(zone, year, month) for day in jump.dates())
+    return frozenset(day.day for day in dates if (day.year, day.month) == (year, month))
+
+
+def is_regular(zone: ZoneInfo, day: date) -> bool:
+    """Whether every wall time of this local date exists exactly once, at one offset."""
+    return day.day not in irregular_days(zone, day.year, day.month)
+
+
+def irregular_run(zone: ZoneInfo, day: date) -> tuple[date, date]:
+    """First and last of the consecutive irregular dates around `day`.
+
+    Near a jump the order of local times is not the order of instants, even across midnight (St. John's used
+    to go back at 00:01). Outside such a run the instants of one date all precede those of the next.
+    """
+    first = last = day
+    while not is_regular(zone, first - _DAY):
+        first -= _DAY
+    while not is_regular(zone, last + _DAY):
+        last += _DAY
+    return first, last
+
+
+def jumps_around(zone: ZoneInfo, first: date, last: date) -> tuple[Jump, ...]:
+    """The jumps that touch the local dates from `first` to `last` (a few days at most)."""
+    months = {(first.year, first.month): None, (last.year, last.month): None}
+    jumps = {jump.at: jump for month in months for jump in jumps_in_month(zone, *month)}
+    return tuple(jumps[at] for at in sorted(jumps))
+
+
+def resolve(local: datetime, jumps: tuple[Jump, ...], policy: DstPolicy) -> Resolution:
+    """The instants of a naive local time, given the (one or more) jumps of its neighbourhood.
+
+    The offset is constant between two jumps; the local time exists once for each stretch that contains
+    `local - offset`. Asking each stretch also gets right what fold=0/1 cannot say.
+    """
+    existing = _existing(local, jumps)
+    if existing:
+        return Resolution(local=local, existing=existing, instants=_passes(existing, policy))
+    gap_end = next(jump.at for jump in jumps if jump.last_local_before <= local < jump.first_local_after)
+    shifted = (gap_end,) if policy.nonexistent is Nonexistent.SHIFT_FORWARD else ()
+    return Resolution(local=local, existing=(), instants=shifted, gap_end=gap_end)
+
+
+def _existing(local: datetime, jumps: tuple[Jump, ...]) -> tuple[datetime, ...]:
+    as_utc = local.replace(tzinfo=UTC)
+    instants = []
+    begin = _LONG_AGO
+    offset = jumps[0].before
+    for jump in jumps:
+        if begin <= as_utc - offset < jump.at:
+            instants.append(as_utc - offset)
+        begin, offset = jump.at, jump.after
+    if begin <= as_utc - offset:
+        instants.append(as_utc - offset)
+    return tuple(instants)
+
+
+def _passes(existing: tuple[datetime, ...], policy: DstPolicy) -> tuple[datetime, ...]:
+    if policy.repeated is Repeated.BOTH:
+        return existing
+    return existing[-1:] if policy.repeated is Repeated.SECOND else existing[:1]
+
+
+def time_of_day(local: datetime, zone: ZoneInfo) -> datetime:
+    """The instant of one naive local time, as a daily job takes it: after the gap, or the first of two."""
+    if is_regular(zone, local.date()):
+        return local.replace(tzinfo=zone).astimezone(UTC)
+    jumps = jumps_around(zone, *irregular_run(zone, local.date()))
+    return resolve(local, jumps, DstPolicy().judged(rolling=False)).instants[0]

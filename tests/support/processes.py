@@ -14,18 +14,18 @@ from tests.support.wait import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OURS = frozenset(
-    [
-        "DATABASE_URL",
-        "ENGINE_DATABASE_URL",
+    {
         "ADMIN_DATABASE_URL",
-        "BROKER_URL",
-        "PORT",
-        "BIND",
-        "SECRET_KEY",
         "ALLOWED_HOSTS",
+        "BIND",
+        "BROKER_URL",
+        "DATABASE_URL",
         "DEBUG",
         "DJANGO_SETTINGS_MODULE",
-    ]
+        "ENGINE_DATABASE_URL",
+        "PORT",
+        "SECRET_KEY",
+    }
 )
 
 

@@ -1,7 +1,6 @@
 """The one clock that decides: the database's. Read once at the head of a round, then passed down."""
 
 from datetime import UTC, datetime
-
 from typing import Any
 
 import psycopg

@@ -1,22 +1,21 @@
-"""Django's own connection, for statements and times that come from below the ORM."""
+"""Connections of the engine's processes: psycopg, autocommit, one per process or thread."""
 
-from datetime import datetime
+from typing import Any
 
 import psycopg
-from django.db import connections
-
-from scheduler.clock import database_now
+from django.conf import settings
 
 
-def raw_connection(using: str = "default") -> psycopg.Connection:
-    """The psycopg connection under Django's, in whatever transaction the caller has open."""
-    connection = connections[using]
-    connection.ensure_connection()
-    raw = connection.connection
-    assert isinstance(raw, psycopg.Connection)
-    return raw
-
-
-def database_time(using: str = "default") -> datetime:
-    """The database clock now, in UTC."""
-    return database_now(raw_connection(using))
+def engine_connection(name: str) -> psycopg.Connection[Any]:
+    """`name` shows in pg_stat_activity. Nothing is SET on it, so that PgBouncer may stand between."""
+    return psycopg.connect(
+        settings.ENGINE_DATABASE_URL,
+        autocommit=True,
+        connect_timeout=5,
+        application_name=f"fencepost {name}",
+        # A peer that vanished without a word is noticed within about 10 s.
+        keepalives_idle=5,
+        keepalives_interval=2,
+        keepalives_count=3,
+        tcp_user_timeout=10000,
+    )

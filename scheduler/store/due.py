@@ -97,7 +97,7 @@ def request_run(
     slotted: bool,
     now: datetime,
 ) -> UUID | None:
-    """A `trigger` run of the revision in force. None: no such schedule. The caller holds the schedule's row."""
+    """A `trigger` run of the revision in force; None: no such schedule. Its row is locked by the caller."""
     with cursor(connection, scalar_row) as rows:
         return rows.execute(
             SQL["request_run"],

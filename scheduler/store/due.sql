@@ -57,8 +57,8 @@ WITH move AS (
     SELECT p.id, p.due_at, p.schedule_id, m.revision, 'schedule', m.tenant_id, m.shard, p.slotted,
            CASE WHEN p.skip_reason IS NULL THEN 'PENDING' ELSE 'SKIPPED' END,
            CASE WHEN p.skip_reason IS NULL THEN 'due' END,
-           p.skip_reason, p.due_at, p.overdue, p.coalesced, p.coalesced_from, %(now)s,
-           CASE WHEN p.skip_reason IS NOT NULL THEN %(now)s END, %(tzdata)s
+           p.skip_reason, p.due_at, p.overdue, p.coalesced, p.coalesced_from, %(now)s::timestamptz,
+           CASE WHEN p.skip_reason IS NOT NULL THEN %(now)s::timestamptz END, %(tzdata)s
     FROM planned p
     JOIN moved m ON m.id = p.schedule_id
     ORDER BY p.due_at, p.id

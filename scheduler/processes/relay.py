@@ -1,0 +1,124 @@
+"""Relay: releases what is due, publishes what is released, forgets what the broker has confirmed.
+
+The order is the promise: QUEUED is committed before anything is published, or a worker would find the run
+PENDING, refuse it and acknowledge; the agenda row goes only after the broker's confirm.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from scheduler import telemetry
+from scheduler.broker import BROKER_ERRORS, CONFIRM_TIMEOUT_S, Envelope, Publisher
+from scheduler.core.release import Candidate, Decision, Verdict, decide, is_late
+from scheduler.faultpoints import fault_point
+from scheduler.processes.loop import Report
+from scheduler.processes.ownership import Ownership
+from scheduler.store import outbox
+from scheduler.store.outbox import AgendaRow
+from scheduler.store.statements import Connection
+from scheduler.topology import queue_name
+
+BATCH = 500
+IDLE_S = 0.15  # a run asked for now, or a retry within the second, is noticed by then
+BROKER_AWAY_S = 1.0
+
+
+class Relay:
+    name = "relay"
+
+    def __init__(self, ownership: Ownership, publisher: Publisher) -> None:
+        self._ownership = ownership
+        self._publisher = publisher
+
+    def run_once(self, connection: Connection, now: datetime) -> Report:
+        owned = self._ownership.hold(connection, now)
+        until_next_s = outbox.next_dispatch_s(connection, shards=owned)
+        if until_next_s is None or until_next_s > 0:
+            return Report(wait_s=IDLE_S if until_next_s is None else min(until_next_s, IDLE_S))
+        if not self._broker_is_there():
+            # Released without a broker, runs would be QUEUED and not late: they wait as what they are.
+            return Report(wait_s=BROKER_AWAY_S)
+        rows = outbox.due_rows(connection, shards=owned, limit=BATCH)
+        envelopes = self._release(connection, rows, now)
+        fault_point("release.after_queued")
+        published = self._publish(connection, envelopes)
+        return Report(
+            counts={"rows": len(rows), "released": len(envelopes), "published": published},
+            more=len(rows) == BATCH,
+            wait_s=0.0 if published else IDLE_S,
+        )
+
+    def retire(self, connection: Connection) -> None:
+        self._ownership.retire(connection)
+        self._publisher.close()
+
+    def disconnected(self) -> None:
+        self._ownership.forget()
+
+    def _broker_is_there(self) -> bool:
+        try:
+            self._publisher.connect()
+            return True
+        except BROKER_ERRORS as error:
+            telemetry.trouble("broker_away", error=f"{type(error).__name__}: {error}")
+            self._publisher.close()
+            return False
+
+    def _release(self, connection: Connection, rows: Sequence[AgendaRow], now: datetime) -> list[Envelope]:
+        with connection.transaction():
+            outbox.drop_rows(connection, [row for row in rows if row.schedule_id is None])
+            slots, candidates = _lock(connection, [row for row in rows if row.schedule_id is not None], now)
+            fault_point("relay.after_lock")
+            decisions = decide(candidates, slots=slots, now=now)
+            standing = outbox.release(connection, decisions, republish_s=2 * CONFIRM_TIMEOUT_S)
+        for decision in decisions:
+            if decision.verdict is Verdict.SKIP:
+                telemetry.RUNS.labels("SKIPPED", decision.reason).inc()
+        by_run = {decision.candidate.run_id: decision for decision in decisions}
+        return [_envelope(by_run[run.run_id], run.generation) for run in standing]
+
+    def _publish(self, connection: Connection, envelopes: Sequence[Envelope]) -> int:
+        if not envelopes:
+            return 0
+        confirmed = self._publisher.publish(envelopes)
+        fault_point("relay.after_confirm")
+        with connection.transaction():
+            outbox.confirmed(connection, _keys(confirmed))
+            fault_point("relay.after_delete")
+            certain = set(confirmed)
+            outbox.unconfirmed(connection, _keys([one for one in envelopes if one not in certain]))
+        fault_point("relay.after_commit")
+        return len(confirmed)
+
+
+def _lock(
+    connection: Connection, rows: Sequence[AgendaRow], now: datetime
+) -> tuple[dict[UUID, UUID | None], list[Candidate]]:
+    """Slots before runs. Where a schedule turns out late, all of it that waits belongs to the decision."""
+    slots = outbox.lock_slots(
+        connection, {row.schedule_id for row in rows if row.slotted and row.schedule_id is not None}
+    )
+    candidates = outbox.lock_candidates(connection, rows)
+    late = {candidate.schedule_id for candidate in candidates if is_late(candidate, now)}
+    if late:
+        known = {row.id for row in rows}
+        siblings = outbox.late_siblings(connection, late, now=now)
+        candidates += outbox.lock_candidates(connection, [row for row in siblings if row.id not in known])
+    return slots, candidates
+
+
+def _envelope(decision: Decision, generation: int) -> Envelope:
+    candidate = decision.candidate
+    overdue = decision.overdue or candidate.overdue
+    return Envelope(
+        run_id=candidate.run_id,
+        due_at=candidate.due_at,
+        generation=generation,
+        target=candidate.target,
+        queue=queue_name("overdue" if overdue else candidate.priority),
+    )
+
+
+def _keys(envelopes: Sequence[Envelope]) -> list[tuple[UUID, int]]:
+    return [(envelope.run_id, envelope.generation) for envelope in envelopes]

@@ -1,0 +1,119 @@
+"""Sweep: finds by the database's clock what was lost on the way, and puts it back on the agenda."""
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+from scheduler import telemetry
+from scheduler.core.retry import RetryPolicy, after_failure
+from scheduler.core.states import AttemptOutcome
+from scheduler.faultpoints import fault_point
+from scheduler.processes.loop import Report
+from scheduler.store import claims, sessions, sweep
+from scheduler.store.claims import Ending, Guard
+from scheduler.store.statements import Connection
+from scheduler.store.sweep import Orphan
+
+HOUSEKEEPING_S = 600.0
+WAKER_GRACE_S = 60.0
+
+
+class Sweep:
+    name = "sweep"
+
+    def __init__(self, *, session_s: float, dispatch_grace_s: float, rate: int) -> None:
+        self._session_s = session_s
+        self._dispatch_grace_s = dispatch_grace_s
+        self._rate = rate
+        self._wait_s = min(1.0, session_s / 5)
+        self._last_round: float | None = None
+        self._hold_until = 0.0
+        self._housekeeping_at = 0.0
+
+    def run_once(self, connection: Connection, now: datetime) -> Report:
+        counts = {"lost": 0, "timed_out": 0}
+        if not self._after_gap():
+            counts["lost"] = self._end(connection, sweep.dead_leases(connection, limit=self._limit), "dead")
+        counts["timed_out"] = self._end(
+            connection, sweep.overdue_leases(connection, limit=self._limit), "overdue"
+        )
+        counts["redispatched"] = sweep.redispatch_unclaimed(
+            connection, grace_s=self._dispatch_grace_s, limit=self._limit
+        )
+        counts["rearmed"] = self._rearm(connection)
+        self._keep_house(connection)
+        return Report(counts=counts, wait_s=self._wait_s)
+
+    def retire(self, connection: Connection) -> None:
+        """Nothing is held."""
+
+    def disconnected(self) -> None:
+        """The gap shows at the next round."""
+
+    @property
+    def _limit(self) -> int:
+        """The way back is limited: at most `rate` a second, whatever the rounds' rhythm."""
+        return max(1, round(self._rate * self._wait_s))
+
+    def _after_gap(self) -> bool:
+        """After a gap in our own rounds (the database was away) workers could not renew either: they get
+        a session's length before anything of theirs is ended.
+        """
+        moment = time.monotonic()
+        if self._last_round is not None and moment - self._last_round > self._session_s / 3 + self._wait_s:
+            self._hold_until = moment + self._session_s
+            telemetry.trouble("sweep_gap", seconds=round(moment - self._last_round, 1))
+        self._last_round = moment
+        return moment < self._hold_until
+
+    def _end(self, connection: Connection, orphans: Sequence[Orphan], guard: Guard) -> int:
+        if not orphans:
+            return 0
+        fault_point("sweep.after_select")
+        endings = [_ending(orphan, guard) for orphan in orphans]
+        with connection.transaction():
+            claims.lock(connection, endings=endings)
+            ended = claims.end_attempts(connection, endings, guard=guard)
+            fault_point("sweep.after_update")
+            fault_point("sweep.before_commit")
+        fault_point("sweep.after_commit")
+        for run in ended.values():
+            telemetry.LEASES_EXPIRED.inc()
+            telemetry.trouble(
+                "attempt_" + _OUTCOMES[guard], run=str(run.run_id), fence=run.fence, now=run.state
+            )
+        return len(ended)
+
+    def _rearm(self, connection: Connection) -> int:
+        found = sweep.rearm_without_waker(connection, after_s=WAKER_GRACE_S, limit=self._limit)
+        for run_id in found:
+            telemetry.alert("run_without_waker", run=str(run_id))
+        return len(found)
+
+    def _keep_house(self, connection: Connection) -> None:
+        if time.monotonic() >= self._housekeeping_at:
+            self._housekeeping_at = time.monotonic() + HOUSEKEEPING_S
+            sweep.make_partitions(connection)
+            sessions.forget_sessions(connection)
+
+
+_OUTCOMES: dict[Guard, AttemptOutcome] = {"dead": AttemptOutcome.LOST, "overdue": AttemptOutcome.TIMED_OUT}
+_TEXTS: dict[Guard, str] = {
+    "dead": "The worker's session ended while it held this run.",
+    "overdue": "The attempt ran past timeout_s and cancel_grace_s.",
+}
+
+
+def _ending(orphan: Orphan, guard: Guard) -> Ending:
+    decision = after_failure(RetryPolicy.of(orphan.retry), run_id=orphan.run_id, attempt=orphan.attempt)
+    return Ending(
+        run_id=orphan.run_id,
+        due_at=orphan.due_at,
+        fence=orphan.fence,
+        schedule_id=orphan.schedule_id,
+        slotted=orphan.slotted,
+        state=decision.state,
+        delay_s=decision.delay_s,
+        outcome=_OUTCOMES[guard],
+        error={"type": _OUTCOMES[guard].value, "message": _TEXTS[guard]},
+    )

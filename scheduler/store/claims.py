@@ -1,0 +1,169 @@
+"""Claims and ends of attempts, in sets. The caller owns the transaction and calls `lock` before it acts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from scheduler.core.states import AttemptOutcome, Refusal, State
+from scheduler.store.statements import Connection, cursor, load
+
+SQL = load("claims")
+
+# Whose right it is to end an attempt: its holder's, or the sweep's over a dead session or a passed limit.
+Guard: TypeAlias = Literal["holder", "dead", "overdue"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A wish to hold a run. `claim_id` is new for each delivery: only it can have won."""
+
+    run_id: UUID
+    due_at: datetime
+    claim_id: UUID
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claimed:
+    """A run that is held, with all that an attempt at it needs. Times in UTC, durations in seconds."""
+
+    claim_id: UUID
+    run_id: UUID
+    due_at: datetime
+    fence: int
+    granted_at: datetime
+    ends_by: datetime
+    attempt: int
+    schedule_id: UUID
+    revision: int
+    origin_key: UUID
+    slotted: bool
+    tenant_id: UUID
+    tenant: str
+    target: str
+    payload: dict[str, Any]
+    payload_ref: str | None
+    retry: dict[str, Any]
+    timeout_s: int
+    cancel_grace_s: int
+    resume: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How an attempt ended and what that makes of its run. `delay_s` only with RETRY_WAIT."""
+
+    run_id: UUID
+    due_at: datetime
+    fence: int
+    schedule_id: UUID
+    slotted: bool
+    state: State
+    outcome: AttemptOutcome
+    result: Any = None
+    error: dict[str, Any] | None = None
+    delay_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    run_id: UUID
+    fence: int
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    claim_id: UUID
+    refusal: str | None
+
+
+def lock(connection: Connection, *, endings: Sequence[Ending] = (), claims: Sequence[Claim] = ()) -> None:
+    """Take every lock that ending and claiming these will need, slots before runs, each in id order."""
+    slots = sorted({ending.schedule_id for ending in endings if ending.slotted})
+    if slots:
+        connection.execute(SQL["lock_slots"], {"schedule_ids": slots})
+    runs = {ending.run_id: ending.due_at for ending in endings}
+    runs |= {wish.run_id: wish.due_at for wish in claims}
+    connection.execute(SQL["lock_runs"], {"run_ids": list(runs), "due": list(runs.values())})
+
+
+def claim(connection: Connection, claims: Sequence[Claim], *, session_id: UUID) -> dict[UUID, Refusal | None]:
+    """Claim locked runs for a session; by claim id: None where it won, else why not.
+
+    At most one claim a run: of two in one call the database would let one win and not tell which.
+    """
+    with cursor(connection, class_row(_Answer)) as answers:
+        answers.execute(
+            SQL["claim"],
+            {
+                "run_ids": [c.run_id for c in claims],
+                "due": [c.due_at for c in claims],
+                "claim_ids": [c.claim_id for c in claims],
+                "traces": [c.trace_id for c in claims],
+                "session_id": session_id,
+            },
+        )
+        return {row.claim_id: Refusal(row.refusal) if row.refusal else None for row in answers}
+
+
+def claimed(connection: Connection, claim_ids: Sequence[UUID]) -> dict[UUID, Claimed]:
+    """Which of these claims hold a lease now, with what they hold."""
+    with cursor(connection, class_row(Claimed)) as rows:
+        found = rows.execute(SQL["claimed"], {"claim_ids": list(claim_ids)})
+        return {row.claim_id: row for row in found}
+
+
+def end_attempts(connection: Connection, endings: Sequence[Ending], *, guard: Guard) -> dict[int, Ended]:
+    """End attempts of locked runs; by fence, what did change. An absent fence was void."""
+    with cursor(connection, class_row(Ended)) as rows:
+        rows.execute(
+            SQL["end_attempts"],
+            {
+                "run_ids": [e.run_id for e in endings],
+                "due": [e.due_at for e in endings],
+                "fences": [e.fence for e in endings],
+                "states": [e.state for e in endings],
+                "outcomes": [e.outcome for e in endings],
+                "results": [None if e.result is None else Jsonb(e.result) for e in endings],
+                "errors": [None if e.error is None else Jsonb(e.error) for e in endings],
+                "delays": [e.delay_s for e in endings],
+                "guard": guard,
+            },
+        )
+        return {row.fence: row for row in rows}
+
+
+def already_ended(connection: Connection, endings: Sequence[Ending]) -> set[int]:
+    """Fences whose end stands on record just so."""
+    rows = connection.execute(
+        SQL["already_ended"],
+        {
+            "run_ids": [e.run_id for e in endings],
+            "due": [e.due_at for e in endings],
+            "fences": [e.fence for e in endings],
+            "outcomes": [e.outcome for e in endings],
+        },
+    )
+    return {fence for _, fence in rows}
+
+
+def count_late_writes(connection: Connection, endings: Sequence[Ending]) -> None:
+    connection.execute(
+        SQL["count_late_writes"],
+        {"run_ids": [e.run_id for e in endings], "due": [e.due_at for e in endings]},
+    )
+
+
+def report_progress(connection: Connection, held: Claimed, progress: dict[str, Any]) -> bool:
+    """False: the lease is gone."""
+    found = connection.execute(
+        SQL["report_progress"],
+        {"due_at": held.due_at, "run_id": held.run_id, "fence": held.fence, "progress": Jsonb(progress)},
+    ).fetchone()
+    return found is not None

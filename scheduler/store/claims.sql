@@ -1,0 +1,161 @@
+-- A run changes hands: from the queue to one session's lease, and from the lease to its end.
+-- Locks are taken in one order everywhere, each in a statement of its own before anything is decided:
+-- schedule, overlap_slot, occurrence (by id), lease, outbox. A single statement that locks and acts would
+-- miss, under READ COMMITTED, what was committed while it waited.
+
+-- name: lock_slots
+-- Whoever parks a run and whoever frees the slot meets here.
+SELECT schedule_id, run_id FROM overlap_slot
+WHERE schedule_id = ANY(%(schedule_ids)s)
+ORDER BY schedule_id
+FOR UPDATE
+
+-- name: lock_runs
+-- In id order, so that two batches with the same runs queue up instead of deadlocking.
+SELECT o.id
+FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
+ORDER BY o.id
+FOR UPDATE OF o
+
+-- name: claim
+-- One row of the answer for each claim id, with the reason where it lost. The runs are locked by now.
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), wanted AS (
+    SELECT * FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[], %(claim_ids)s::uuid[], %(traces)s::text[])
+        AS w(run_id, due_at, claim_id, trace_id)
+), holder AS (
+    SELECT s.id, s.worker FROM session s, moment m
+    WHERE s.id = %(session_id)s AND s.expires_at > m.now
+), seen AS (
+    SELECT w.claim_id, w.run_id, w.due_at, w.trace_id, h.id AS session_id, h.worker,
+           r.timeout_s + r.cancel_grace_s AS bound_s,
+           CASE WHEN o.id IS NULL THEN 'not_found'
+                WHEN o.state = 'CANCELLED' THEN 'cancelled'
+                WHEN o.state <> 'QUEUED' THEN 'already_held'
+                WHEN h.id IS NULL THEN 'session_lost'
+                WHEN o.dispatch_at > m.now THEN 'too_early'
+                WHEN o.attempt_count >= (r.retry->>'max_attempts')::int THEN 'exhausted'
+           END AS refusal
+    FROM wanted w
+    CROSS JOIN moment m
+    LEFT JOIN holder h ON true
+    LEFT JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
+    LEFT JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+), won AS (
+    UPDATE occurrence o
+    SET state = 'RUNNING', fence = nextval('fence_seq'), attempt_count = o.attempt_count + 1,
+        started_at = coalesce(o.started_at, m.now)
+    FROM seen s, moment m
+    WHERE o.due_at = s.due_at AND o.id = s.run_id AND o.state = 'QUEUED' AND s.refusal IS NULL
+    RETURNING o.id, o.due_at, o.fence, o.attempt_count
+), leased AS (
+    INSERT INTO lease (run_id, due_at, session_id, fence, claim_id, granted_at, ends_by)
+    SELECT w.id, w.due_at, s.session_id, w.fence, s.claim_id, m.now, m.now + make_interval(secs => s.bound_s)
+    FROM won w JOIN seen s ON s.run_id = w.id CROSS JOIN moment m
+), attempted AS (
+    INSERT INTO attempt (run_id, due_at, fence, number, session_id, worker, started_at, trace_id)
+    SELECT w.id, w.due_at, w.fence, w.attempt_count, s.session_id, s.worker, m.now, s.trace_id
+    FROM won w JOIN seen s ON s.run_id = w.id CROSS JOIN moment m
+), exhausted AS (
+    UPDATE occurrence o
+    SET state = 'DEAD_LETTERED', finished_at = m.now
+    FROM seen s, moment m
+    WHERE o.due_at = s.due_at AND o.id = s.run_id AND o.state = 'QUEUED' AND s.refusal = 'exhausted'
+    RETURNING o.id
+), freed AS (
+    UPDATE overlap_slot SET run_id = NULL, due_at = NULL
+    WHERE run_id IN (SELECT id FROM exhausted)
+)
+SELECT claim_id, refusal FROM seen
+
+-- name: claimed
+-- Everything an attempt needs, by claim id: the one way to the answer, after a commit that was heard and
+-- after one that was not.
+SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by,
+       o.attempt_count AS attempt, o.schedule_id, o.revision, o.origin_key, o.slotted, o.tenant_id,
+       t.slug AS tenant, r.target_name AS target, r.payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
+       o.progress->'resume' AS resume
+FROM lease l
+JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
+JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+JOIN tenant t ON t.id = o.tenant_id
+WHERE l.claim_id = ANY(%(claim_ids)s)
+
+-- name: end_attempts
+-- The end of attempts, whoever writes it: the holder under its live session, or the sweep where the session
+-- is dead or the time limit has passed. The lease row is the fence: no lease with this fence, no effect.
+-- A cancelled run ends as CANCELLED unless it succeeded all the same.
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), ending AS (
+    SELECT * FROM unnest(
+        %(run_ids)s::uuid[], %(due)s::timestamptz[], %(fences)s::bigint[], %(states)s::text[],
+        %(outcomes)s::text[], %(results)s::jsonb[], %(errors)s::jsonb[], %(delays)s::float8[]
+    ) AS e(run_id, due_at, fence, state, outcome, result, error, delay_s)
+), released AS (
+    DELETE FROM lease l
+    USING ending e, moment m
+    WHERE l.run_id = e.run_id AND l.fence = e.fence
+      AND CASE %(guard)s::text
+          WHEN 'holder' THEN EXISTS (
+              SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > m.now)
+          WHEN 'dead' THEN NOT EXISTS (
+              SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > m.now)
+          WHEN 'overdue' THEN l.ends_by <= m.now
+      END
+    RETURNING l.run_id, l.fence
+), ended AS (
+    UPDATE occurrence o
+    SET state = n.state,
+        finished_at = CASE WHEN n.state NOT IN ('RETRY_WAIT', 'UNKNOWN') THEN m.now END,
+        dispatch_at = CASE WHEN n.state = 'RETRY_WAIT'
+                           THEN m.now + make_interval(secs => n.delay_s) ELSE o.dispatch_at END,
+        result = n.result, error = n.error
+    FROM moment m, (
+        SELECT e.run_id, e.due_at, e.fence, e.outcome, e.result, e.error, e.delay_s,
+               CASE WHEN c.cancel_requested_at IS NOT NULL AND e.state <> 'SUCCEEDED'
+                    THEN 'CANCELLED' ELSE e.state END AS state
+        FROM ending e
+        JOIN released r ON r.run_id = e.run_id AND r.fence = e.fence
+        JOIN occurrence c ON c.due_at = e.due_at AND c.id = e.run_id
+    ) n
+    WHERE o.due_at = n.due_at AND o.id = n.run_id AND o.state = 'RUNNING' AND o.fence = n.fence
+    RETURNING o.id, o.due_at, o.fence, o.state, o.shard, o.dispatch_at, o.generation, n.outcome, n.error
+), closed AS (
+    UPDATE attempt a
+    SET outcome = n.outcome, finished_at = m.now, error = n.error
+    FROM ended n, moment m
+    WHERE a.due_at = n.due_at AND a.run_id = n.id AND a.fence = n.fence
+), agenda AS (
+    INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
+    SELECT n.dispatch_at, n.id, n.due_at, n.shard, n.generation + 1
+    FROM ended n WHERE n.state = 'RETRY_WAIT'
+), freed AS (
+    UPDATE overlap_slot SET run_id = NULL, due_at = NULL
+    WHERE run_id IN (SELECT id FROM ended WHERE state NOT IN ('RETRY_WAIT', 'UNKNOWN'))
+)
+SELECT id AS run_id, fence, state FROM ended
+
+-- name: count_late_writes
+-- A write under a fence that is void changes nothing but this count.
+UPDATE occurrence o SET late_writes_refused = o.late_writes_refused + 1
+FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+WHERE o.due_at = w.due_at AND o.id = w.run_id
+
+-- name: already_ended
+-- Attempts whose end is on record as written: a completion that is repeated after a lost answer is no late write.
+SELECT a.run_id, a.fence FROM attempt a
+JOIN unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[], %(fences)s::bigint[], %(outcomes)s::text[])
+    AS w(run_id, due_at, fence, outcome)
+  ON a.due_at = w.due_at AND a.run_id = w.run_id AND a.fence = w.fence AND a.outcome = w.outcome
+
+-- name: report_progress
+-- Shown to people, and found by the next attempt. Refused, like every write, once the lease is gone.
+UPDATE occurrence o
+SET progress = %(progress)s
+FROM lease l
+WHERE o.due_at = %(due_at)s AND o.id = %(run_id)s AND o.state = 'RUNNING'
+  AND l.run_id = o.id AND l.fence = %(fence)s
+RETURNING o.id

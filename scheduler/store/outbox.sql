@@ -1,0 +1,95 @@
+-- The agenda. A row says: at dispatch_at somebody must look at this run, at this generation of it.
+-- PENDING and RETRY_WAIT are released into QUEUED by the row whose generation is one ahead; a QUEUED run is
+-- published by the row with its own generation, which stands until the broker has confirmed.
+
+-- name: due_rows
+-- What is due, earliest first, with the run as it stands. No locks: they are taken in their order below.
+SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.slotted
+FROM outbox b
+LEFT JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
+WHERE b.dispatch_at <= clock_timestamp() AND b.shard = ANY(%(shards)s)
+ORDER BY b.dispatch_at, b.id
+LIMIT %(limit)s
+
+-- name: late_siblings
+-- Rows of schedules that were found late: all that waited for nothing but their time belong to one catch-up.
+SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.slotted
+FROM occurrence o
+JOIN outbox b ON b.run_id = o.id AND b.due_at = o.due_at
+WHERE o.schedule_id = ANY(%(schedule_ids)s) AND o.state = 'PENDING' AND o.wait_reason = 'due'
+  AND o.origin = 'schedule' AND o.due_at <= %(now)s
+
+-- name: lock_slots_free_of_waiting
+-- A slot that somebody holds locked is looked at in the next round, not waited for.
+SELECT schedule_id, run_id FROM overlap_slot
+WHERE schedule_id = ANY(%(schedule_ids)s)
+ORDER BY schedule_id
+FOR UPDATE SKIP LOCKED
+
+-- name: lock_candidates
+-- The runs as they are now, under lock; those locked by others wait for the next round.
+SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedule_id, o.slotted, o.origin,
+       o.wait_reason, o.overdue, r.target_name AS target, r.catch_up, r.catch_up_after_s, r.priority
+FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
+JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+ORDER BY o.id
+FOR UPDATE OF o SKIP LOCKED
+
+-- name: release
+-- The states move only where the row on the agenda is still there and still one ahead.
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), verdict AS (
+    SELECT * FROM unnest(
+        %(ids)s::bigint[], %(at)s::timestamptz[], %(run_ids)s::uuid[], %(due)s::timestamptz[],
+        %(verdicts)s::text[], %(reasons)s::text[], %(overdue)s::boolean[]
+    ) AS v(id, dispatch_at, run_id, due_at, verdict, reason, overdue)
+), dropped AS (
+    DELETE FROM outbox b USING verdict v
+    WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict IN ('drop', 'skip')
+    RETURNING b.run_id
+), standing AS (
+    -- Until the broker confirms, the row stands for a relay that takes over: it looks again by then.
+    UPDATE outbox b SET dispatch_at = m.now + make_interval(secs => %(republish_s)s), tries = b.tries + 1
+    FROM verdict v, moment m
+    WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict IN ('queue', 'publish')
+    RETURNING b.run_id, b.due_at, b.generation, v.verdict, v.overdue
+), queued AS (
+    UPDATE occurrence o
+    SET state = 'QUEUED', wait_reason = NULL, generation = s.generation, queued_at = m.now,
+        overdue = o.overdue OR s.overdue
+    FROM standing s, moment m
+    WHERE s.verdict = 'queue' AND o.due_at = s.due_at AND o.id = s.run_id
+      AND o.state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED') AND o.generation + 1 = s.generation
+      AND o.dispatch_at <= m.now
+    RETURNING o.id, o.due_at, o.schedule_id, o.slotted
+), occupied AS (
+    UPDATE overlap_slot t SET run_id = q.id, due_at = q.due_at
+    FROM queued q WHERE q.slotted AND t.schedule_id = q.schedule_id AND t.run_id IS DISTINCT FROM q.id
+), skipped AS (
+    UPDATE occurrence o
+    SET state = 'SKIPPED', skip_reason = v.reason, wait_reason = NULL, finished_at = m.now
+    FROM verdict v JOIN dropped d ON d.run_id = v.run_id CROSS JOIN moment m
+    WHERE v.verdict = 'skip' AND o.due_at = v.due_at AND o.id = v.run_id AND o.state = 'PENDING'
+)
+SELECT s.run_id, s.due_at, s.generation, s.verdict = 'queue' AS queued
+FROM standing s
+WHERE s.verdict = 'publish' OR s.run_id IN (SELECT id FROM queued)
+
+-- name: confirmed
+DELETE FROM outbox b
+USING unnest(%(run_ids)s::uuid[], %(generations)s::int[]) AS c(run_id, generation)
+WHERE b.run_id = c.run_id AND b.generation = c.generation
+
+-- name: unconfirmed
+-- Not published for certain: tried again after a pause that grows with the tries, never forgotten.
+UPDATE outbox b
+SET dispatch_at = clock_timestamp() + make_interval(secs => least(10, 0.2 * 2 ^ least(b.tries, 6)))
+FROM unnest(%(run_ids)s::uuid[], %(generations)s::int[]) AS c(run_id, generation)
+WHERE b.run_id = c.run_id AND b.generation = c.generation
+
+-- name: next_dispatch
+-- Seconds until the next row is due, by the database clock; null: nothing on the agenda.
+SELECT extract(epoch FROM min(b.dispatch_at) - clock_timestamp())::float8
+FROM outbox b WHERE b.shard = ANY(%(shards)s)

@@ -1,0 +1,40 @@
+-- Sessions: a process says that it lives. Leases are held by sessions, so that a renewal is one small row
+-- however many runs the process holds.
+
+-- name: open_session
+INSERT INTO session (id, kind, worker, capacity, started_at, renewed_at, expires_at)
+SELECT %(id)s, %(kind)s, %(worker)s, %(capacity)s, now, now, now + make_interval(secs => %(length_s)s)
+FROM (SELECT clock_timestamp() AS now) AS moment
+
+-- name: renew_session
+-- An expired session is not renewed, however alive its process: the sweep may already be ending its runs.
+UPDATE session
+SET renewed_at = moment.now, expires_at = moment.now + make_interval(secs => %(length_s)s),
+    capacity = %(capacity)s, busy = %(busy)s, prefetched = %(prefetched)s
+FROM (SELECT clock_timestamp() AS now) AS moment
+WHERE id = %(id)s AND expires_at > moment.now
+RETURNING moment.now
+
+-- name: held_leases
+-- What the session holds by the ledger, and which of it somebody wants stopped.
+SELECT l.run_id, l.fence, o.cancel_requested_at IS NOT NULL AS cancel_requested
+FROM lease l
+JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
+WHERE l.session_id = %(id)s
+
+-- name: disown_leases
+-- Leases that the process does not know of, although they are older than its list: the claim's answer was
+-- lost. Without a session they are the sweep's at once.
+UPDATE lease SET session_id = '00000000-0000-0000-0000-000000000000'
+WHERE session_id = %(id)s AND granted_at < %(listed_at)s AND NOT fence = ANY(%(fences)s)
+RETURNING run_id
+
+-- name: close_session
+DELETE FROM session WHERE id = %(id)s
+
+-- name: live_sessions
+SELECT count(*) FROM session WHERE kind = %(kind)s AND expires_at > clock_timestamp()
+
+-- name: forget_sessions
+-- Dead ones stay an hour for people to see.
+DELETE FROM session WHERE expires_at < clock_timestamp() - interval '1 hour'

@@ -1,0 +1,52 @@
+"""What the sweep looks for."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row, scalar_row
+
+from scheduler.store.statements import Connection, cursor, load
+
+SQL = load("sweep")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orphan:
+    """A run under a lease that nobody keeps any more."""
+
+    run_id: UUID
+    due_at: datetime
+    fence: int
+    schedule_id: UUID
+    slotted: bool
+    attempt: int
+    retry: dict[str, Any]
+
+
+def dead_leases(connection: Connection, *, limit: int) -> list[Orphan]:
+    return _orphans(connection, "dead_leases", limit)
+
+
+def overdue_leases(connection: Connection, *, limit: int) -> list[Orphan]:
+    return _orphans(connection, "overdue_leases", limit)
+
+
+def _orphans(connection: Connection, statement: str, limit: int) -> list[Orphan]:
+    with cursor(connection, class_row(Orphan)) as rows:
+        return rows.execute(SQL[statement], {"limit": limit}).fetchall()
+
+
+def redispatch_unclaimed(connection: Connection, *, grace_s: float, limit: int) -> int:
+    return connection.execute(SQL["redispatch_unclaimed"], {"grace_s": grace_s, "limit": limit}).rowcount
+
+
+def rearm_without_waker(connection: Connection, *, after_s: float, limit: int) -> list[UUID]:
+    with cursor(connection, scalar_row) as rows:
+        return rows.execute(SQL["rearm_without_waker"], {"after_s": after_s, "limit": limit}).fetchall()
+
+
+def make_partitions(connection: Connection) -> int:
+    with cursor(connection, scalar_row) as rows:
+        return int(rows.execute(SQL["make_partitions"]).fetchone() or 0)

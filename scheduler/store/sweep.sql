@@ -1,0 +1,63 @@
+-- What was lost on the way, by the database clock alone.
+
+-- name: dead_leases
+-- Runs whose holder's session is over, or that no session holds; the oldest first.
+SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.slotted, o.attempt_count AS attempt, r.retry
+FROM lease l
+LEFT JOIN session s ON s.id = l.session_id
+JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
+JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+WHERE s.id IS NULL OR s.expires_at <= clock_timestamp()
+ORDER BY l.granted_at
+LIMIT %(limit)s
+
+-- name: overdue_leases
+-- Runs past their time limit and grace: threads cannot be killed, their fences can.
+SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.slotted, o.attempt_count AS attempt, r.retry
+FROM lease l
+JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
+JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+WHERE l.ends_by <= clock_timestamp()
+ORDER BY l.ends_by
+LIMIT %(limit)s
+
+-- name: redispatch_unclaimed
+-- QUEUED for longer than the grace, with no row on the agenda: the message was lost, or waits behind others.
+-- While no live worker has a free slot it is the latter, and another message would only add to the pile.
+WITH stuck AS (
+    SELECT o.id, o.due_at
+    FROM occurrence o
+    WHERE o.state = 'QUEUED' AND o.queued_at < clock_timestamp() - make_interval(secs => %(grace_s)s)
+      AND NOT EXISTS (SELECT FROM outbox b WHERE b.run_id = o.id)
+      AND EXISTS (
+          SELECT FROM session s
+          WHERE s.kind = 'worker' AND s.expires_at > clock_timestamp() AND s.busy + s.prefetched < s.capacity)
+    ORDER BY o.queued_at
+    LIMIT %(limit)s
+    FOR UPDATE OF o SKIP LOCKED
+), moved AS (
+    UPDATE occurrence o
+    SET generation = o.generation + 1, queued_at = clock_timestamp()
+    FROM stuck k
+    WHERE o.due_at = k.due_at AND o.id = k.id AND o.state = 'QUEUED'
+    RETURNING o.id, o.due_at, o.shard, o.generation
+)
+INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
+SELECT clock_timestamp(), id, due_at, shard, generation FROM moved
+ON CONFLICT DO NOTHING
+
+-- name: rearm_without_waker
+-- Nobody would ever look at these again. There is no such row unless something is wrong: an alert says so.
+INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
+SELECT clock_timestamp(), o.id, o.due_at, o.shard, o.generation + 1
+FROM occurrence o
+WHERE o.state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED')
+  AND o.dispatch_at < clock_timestamp() - make_interval(secs => %(after_s)s)
+  AND NOT EXISTS (SELECT FROM outbox b WHERE b.run_id = o.id)
+ORDER BY o.dispatch_at
+LIMIT %(limit)s
+ON CONFLICT DO NOTHING
+RETURNING run_id
+
+-- name: make_partitions
+SELECT fencepost_make_partitions(3)

@@ -1,0 +1,170 @@
+"""Forms translate between what people type and the request bodies of the API; definitions judge the bodies."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from zoneinfo import available_timezones
+
+from django import forms
+from django.contrib.auth.forms import AuthenticationForm
+
+from scheduler.errors import FieldError
+from scheduler.models import CatchUp, Overlap
+
+UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
+
+TRIGGER_FIELDS = frozenset({"kind", "cron", "timezone", "every", "unit"})
+
+# Request fields by their dotted path -> the form field that people fill in. The longest prefix wins.
+_FIELD_OF_PATH = {
+    "trigger.cron.timezone": "timezone",
+    "trigger.cron": "cron",
+    "trigger.interval": "every",
+    "retry.max_attempts": "max_attempts",
+    "retry": "max_attempts",
+}
+
+
+class SignInForm(AuthenticationForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["username"].label = "E-mail"
+        self.fields["username"].widget = forms.EmailInput(
+            attrs={"autofocus": True, "autocomplete": "username", "maxlength": 150}
+        )
+
+
+class ScheduleForm(forms.Form):
+    """A new schedule. `draft()` is the body that `POST /api/v1/schedules` would take."""
+
+    name = forms.CharField(max_length=200, help_text="How your team will call it, such as nightly-report.")
+    target = forms.ChoiceField(help_text="The job that runs.")
+    kind = forms.ChoiceField(
+        label="When",
+        choices=[("cron", "At times of day (cron)"), ("interval", "At a fixed interval")],
+        widget=forms.RadioSelect,
+        initial="cron",
+    )
+    cron = forms.CharField(
+        label="Cron expression",
+        required=False,
+        initial="0 9 * * MON-FRI",
+        help_text="Minute, hour, day of month, month, day of week.",
+        widget=forms.TextInput(attrs={"class": "mono", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    timezone = forms.CharField(
+        label="Time zone",
+        required=False,
+        initial="UTC",
+        help_text="Times are local to this zone, through its clock changes.",
+        widget=forms.TextInput(attrs={"list": "time-zones", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    every = forms.IntegerField(label="Every", required=False, initial=15)
+    unit = forms.ChoiceField(choices=[(unit, unit) for unit in UNITS], initial="minutes", label="Unit")
+    payload = forms.CharField(
+        required=False,
+        initial="{}",
+        help_text="A JSON object, handed to the job.",
+        widget=forms.Textarea(attrs={"class": "mono", "rows": 4, "spellcheck": "false"}),
+    )
+    overlap = forms.ChoiceField(
+        label="When the last run is still going",
+        choices=[(Overlap.SKIP, "Skip the new run"), (Overlap.ALLOW, "Let them run side by side")],
+    )
+    catch_up = forms.ChoiceField(
+        label="After an outage",
+        choices=[
+            (CatchUp.RUN_LATEST_ONLY, "Run once for all that was missed"),
+            (CatchUp.SKIP, "Leave out what was missed"),
+        ],
+    )
+    max_attempts = forms.IntegerField(
+        label="Attempts", required=False, help_text="At most, the first included. Empty: the job's own."
+    )
+    timeout_s = forms.IntegerField(
+        label="Time limit", required=False, help_text="Seconds for each attempt. Empty: the job's own."
+    )
+    description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
+
+    def __init__(self, *args: Any, targets: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["target"].choices = [(name, name) for name in targets]
+
+    def clean_payload(self) -> dict[str, Any]:
+        """Whether its members fit the job is judged with the rest of the definition."""
+        text = self.cleaned_data["payload"].strip() or "{}"
+        try:
+            payload = json.loads(text)
+        except json.JSONDecodeError as error:
+            place = f"line {error.lineno}, column {error.colno}"
+            raise forms.ValidationError(f"This is not JSON: {error.msg} at {place}.") from None
+        except (ValueError, RecursionError):
+            raise forms.ValidationError("This is not JSON that can be read.") from None
+        if not isinstance(payload, dict):
+            raise forms.ValidationError('This must be a JSON object, such as {"kind": "daily"}.')
+        return payload
+
+    def draft(self) -> dict[str, Any]:
+        """Only after `is_valid()`. What was left empty is left out, so that the target's defaults hold."""
+        data = self.cleaned_data
+        draft = {name: data[name] for name in ("name", "target", "payload", "overlap", "catch_up")}
+        draft["trigger"] = self.trigger()
+        if data["description"]:
+            draft["description"] = data["description"]
+        if data["timeout_s"] is not None:
+            draft["timeout_s"] = data["timeout_s"]
+        if data["max_attempts"] is not None:
+            draft["retry"] = {"max_attempts": data["max_attempts"]}
+        return draft
+
+    def trigger(self) -> dict[str, Any]:
+        """The trigger object that the values describe, right or wrong."""
+        return _trigger_of(self.cleaned_data)
+
+    def initial_trigger(self) -> dict[str, Any]:
+        return _trigger_of({name: field.initial for name, field in self.fields.items()})
+
+    def has_trigger_errors(self) -> bool:
+        return any(name in self.errors for name in TRIGGER_FIELDS)
+
+    def keep_trigger_errors(self) -> None:
+        """For a preview of a form that is not complete yet."""
+        for name in set(self.errors) - TRIGGER_FIELDS:
+            del self.errors[name]
+
+    def refuse(self, errors: Sequence[FieldError]) -> None:
+        """Put each error at the field it is about; what has no field here goes on top, with its path."""
+        for error in errors:
+            field = form_field(error.field)
+            detail = _sentence(error.detail)
+            if error.field.startswith("payload."):
+                detail = f"{error.field.removeprefix('payload.')}: {detail}"
+            if field in self.fields:
+                self.add_error(field, detail)
+            else:
+                self.add_error(None, f"{error.field}: {detail}")
+
+
+def _trigger_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    if data.get("kind") == "interval":
+        seconds = UNITS.get(data.get("unit") or "seconds", 1)
+        every = data.get("every")
+        return {"interval": {"every_s": every * seconds if isinstance(every, int) else every}}
+    expression, zone = (data.get("cron") or "").strip(), (data.get("timezone") or "").strip()
+    return {"cron": {"expressions": [expression], "timezone": zone}}
+
+
+def form_field(path: str) -> str:
+    """The name of the form field for a dotted path of the request body."""
+    steps = path.split(".")
+    prefixes = (".".join(steps[:length]) for length in range(len(steps), 0, -1))
+    return next((_FIELD_OF_PATH[prefix] for prefix in prefixes if prefix in _FIELD_OF_PATH), steps[0])
+
+
+def time_zones() -> list[str]:
+    """What the time zone field offers; whatever zoneinfo knows beyond that is accepted too."""
+    return sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/")) + ["UTC"]
+
+
+def _sentence(detail: str) -> str:
+    return detail[:1].upper() + detail[1:]

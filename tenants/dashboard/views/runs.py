@@ -1,0 +1,95 @@
+"""Runs: the list, and one run from its due instant to its end."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.db.models import Q
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from scheduler import operations, queries
+from scheduler.core.identity import due_at_of
+from scheduler.core.states import LIVE, TERMINAL, State
+from scheduler.errors import Conflict
+from scheduler.models import Occurrence
+from tenants.dashboard import presentation, trigger_words
+from tenants.dashboard.live import render_live
+from tenants.dashboard.members import MemberRequest, actor_of, members_only
+from tenants.models import Role
+
+PAGE = 50
+
+FILTERS = {
+    "attention": presentation.NEEDS_ATTENTION,
+    "going": tuple(sorted(LIVE)),
+    "succeeded": (State.SUCCEEDED,),
+}
+
+
+@require_GET
+@members_only()
+def listing(request: MemberRequest) -> HttpResponse:
+    """`show` names one of FILTERS, `schedule` one schedule, `before` the last run of the page before."""
+    show = request.GET.get("show", "")
+    schedule_id, before = _uuid(request, "schedule"), _uuid(request, "before")
+    schedule = queries.schedule(request.tenant, schedule_id) if schedule_id else None
+    runs = queries.runs(request.tenant, schedule_id=schedule_id, states=FILTERS.get(show, ()))
+    if before is not None:
+        due_at = due_at_of(before)
+        runs = runs.filter(Q(due_at__lt=due_at) | Q(due_at=due_at, id__lt=before))
+    found = list(runs[: PAGE + 1])
+    context = {
+        "section": "runs",
+        "schedule": schedule,
+        "zone": trigger_words.zone_of(queries.revision(schedule).trigger) if schedule else None,
+        "show": show if show in FILTERS else "",
+        "runs": found[:PAGE],
+        "oldest": found[PAGE - 1].id if len(found) > PAGE else None,
+        "is_first_page": before is None,
+    }
+    return render(request, "dashboard/runs.html", context)
+
+
+@require_GET
+@members_only()
+def detail(request: MemberRequest, run_id: UUID) -> HttpResponse:
+    run = queries.run(request.tenant, run_id)
+    revision = queries.revision(run.schedule, run.revision)
+    moving = run.state in LIVE
+    context = {
+        "section": "runs",
+        "now": timezone.now(),
+        "run": run,
+        "revision": revision,
+        "zone": trigger_words.zone_of(revision.trigger),
+        "why": queries.why(run),
+        "attempts": queries.attempts(run),
+        "can_cancel": moving and run.cancel_requested_at is None,
+        "is_over": run.state in TERMINAL,
+        "is_moving": moving,
+    }
+    every_s = 2 if moving else None
+    return render_live(request, "dashboard/run.html", "dashboard/_run.html", context, every_s=every_s)
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def cancel(request: MemberRequest, run_id: UUID) -> HttpResponse:
+    try:
+        run = operations.cancel_run(request.tenant, run_id, actor=actor_of(request))
+        done = "Cancelled." if run.state == State.CANCELLED else "Asked to stop. The worker ends it shortly."
+        messages.success(request, done)
+    except Conflict as refused:
+        messages.error(request, str(refused))
+    return redirect("dashboard:run", run_id)
+
+
+def _uuid(request: MemberRequest, name: str) -> UUID | None:
+    try:
+        return UUID(request.GET.get(name, ""))
+    except ValueError:
+        return None

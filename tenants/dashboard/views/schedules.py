@@ -1,0 +1,248 @@
+"""The list of schedules, one schedule, and making one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.contrib import messages
+from django.db.models import F
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from scheduler import operations, queries
+from scheduler.core.triggers import PreviewInstant, parse_trigger
+from scheduler.errors import Conflict, ValidationFailed
+from scheduler.models import Occurrence, Schedule, ScheduleRevision, ScheduleState
+from tenants.dashboard import forms, presentation, trigger_words
+from tenants.dashboard.live import render_live
+from tenants.dashboard.members import MemberRequest, actor_of, members_only
+from tenants.models import Role, Tenant
+
+PAGE = 50
+NEXT_UP = 5
+ATTENTION_LOOKS_AT = 1000  # of the latest runs: bounded, however many a tenant has
+STRIP = 30
+TABLE = 10
+PREVIEW = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A schedule with what its row in a list shows."""
+
+    schedule: Schedule
+    revision: ScheduleRevision
+    next_at: datetime | None
+    last_run: Occurrence | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a trigger means: its words and its coming instants."""
+
+    words: str
+    instants: list[PreviewInstant]
+
+
+# Reading ----------------------------------------------------------------------------------------
+
+
+@require_GET
+@members_only()
+def home(request: MemberRequest) -> HttpResponse:
+    now = timezone.now()
+    page = _page_number(request)
+    found = list(queries.schedules(request.tenant)[(page - 1) * PAGE : page * PAGE + 1])
+    active = queries.schedules(request.tenant, state=ScheduleState.ACTIVE)
+    soonest = active.filter(next_due_at__isnull=False).order_by("next_due_at")[:NEXT_UP]
+    context = {
+        "section": "schedules",
+        "now": now,
+        "rows": _rows(found[:PAGE], now),
+        "next_up": sorted(_rows(soonest, now), key=lambda row: row.next_at or now),
+        "attention": _attention(request.tenant, now),
+        "page": page,
+        "has_more": len(found) > PAGE,
+    }
+    return render_live(request, "dashboard/home.html", "dashboard/_home.html", context, every_s=10)
+
+
+@require_GET
+@members_only()
+def detail(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
+    schedule = queries.schedule(request.tenant, schedule_id)
+    revision = queries.revision(schedule)
+    runs = list(queries.runs(request.tenant, schedule_id=schedule.id)[:STRIP])
+    context = {
+        "section": "schedules",
+        "now": timezone.now(),
+        "schedule": schedule,
+        "revision": revision,
+        "zone": trigger_words.zone_of(revision.trigger),
+        "instants": queries.next_instants(schedule, 5),
+        "strip": runs[::-1],
+        "runs": runs[:TABLE],
+        "request_key": uuid4(),
+    }
+    return render_live(request, "dashboard/schedule.html", "dashboard/_schedule.html", context, every_s=5)
+
+
+def _rows(schedules: Iterable[Schedule], now: datetime) -> list[Row]:
+    schedules = list(schedules)
+    revisions = _revisions_in_force(schedules)
+    last_runs = queries.last_runs(schedules, now=now)
+    return [
+        Row(
+            schedule=schedule,
+            revision=revisions[schedule.id],
+            next_at=_next_at(schedule, revisions[schedule.id], now),
+            last_run=last_runs.get(schedule.id),
+        )
+        for schedule in schedules
+    ]
+
+
+def _revisions_in_force(schedules: Sequence[Schedule]) -> dict[UUID, ScheduleRevision]:
+    """One query for a whole list. The schedules were found for the tenant, so their revisions are its own."""
+    revisions = ScheduleRevision.objects.filter(schedule__in=schedules, number=F("schedule__revision"))
+    return {revision.schedule_id: revision for revision in revisions}
+
+
+def _next_at(schedule: Schedule, revision: ScheduleRevision, now: datetime) -> datetime | None:
+    """Not `next_due_at`: the tick moves that on some seconds before the instant comes."""
+    if schedule.state != ScheduleState.ACTIVE:
+        return None
+    return parse_trigger(revision.trigger, start_at=revision.start_at, end_at=revision.end_at).next_after(now)
+
+
+def _attention(tenant: Tenant, now: datetime) -> list[Occurrence]:
+    """What failed lately, latest first. Two steps, so that a calm day costs one narrow index scan."""
+    since = now - timedelta(days=1)
+    lately = queries.runs(tenant, due_after=since, due_before=now)
+    states = lately.values_list("id", "due_at", "state")[:ATTENTION_LOOKS_AT]
+    bad = [(id, due_at) for id, due_at, state in states if state in presentation.NEEDS_ATTENTION][:NEXT_UP]
+    if not bad:
+        return []
+    ids, instants = zip(*bad, strict=True)
+    return list(queries.runs(tenant).filter(due_at__in=instants, id__in=ids))
+
+
+def _page_number(request: MemberRequest) -> int:
+    text = request.GET.get("page", "")
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1
+
+
+# Making -----------------------------------------------------------------------------------------
+
+
+@require_http_methods(["GET", "POST"])
+@members_only(Role.EDITOR)
+def create(request: MemberRequest) -> HttpResponse:
+    """Without JavaScript the button "Preview" comes here too, and stores nothing."""
+    targets = [target.name for target in queries.targets(request.tenant)]
+    if request.method == "GET":
+        form = forms.ScheduleForm(targets=targets)
+        return _form_page(request, form, _preview_of(request.tenant, form.initial_trigger()))
+    form = forms.ScheduleForm(request.POST, targets=targets)
+    if "preview" in request.POST:
+        shown = _preview(request.tenant, form)
+        form.keep_trigger_errors()
+        return _form_page(request, form, shown)
+    schedule = _store(request, form)
+    if schedule is None:
+        return _form_page(request, form, _preview(request.tenant, form), status=422)
+    messages.success(request, f"{schedule.name} is scheduled.")
+    return redirect("dashboard:schedule", schedule.id)
+
+
+@require_POST
+@members_only(Role.EDITOR)
+def preview(request: MemberRequest) -> HttpResponse:
+    """The fragment behind the form's live preview."""
+    form = forms.ScheduleForm(request.POST, targets=[])
+    shown = _preview(request.tenant, form)
+    return render(request, "dashboard/_preview.html", {"preview": shown, "form": form, "is_update": True})
+
+
+def _store(request: MemberRequest, form: forms.ScheduleForm) -> Schedule | None:
+    """None, with the errors in the form, when it cannot be stored as it is."""
+    if not form.is_valid():
+        return None
+    try:
+        return operations.create_schedule(request.tenant, form.draft(), actor=actor_of(request))
+    except ValidationFailed as failed:
+        form.refuse(failed.errors)
+    except Conflict as conflict:
+        form.add_error(None, str(conflict))
+    return None
+
+
+def _preview(tenant: Tenant, form: forms.ScheduleForm) -> Preview | None:
+    """None, with the errors at their fields, when the trigger is not right."""
+    if form.has_trigger_errors():
+        return None
+    try:
+        return _preview_of(tenant, form.trigger())
+    except ValidationFailed as failed:
+        form.refuse(failed.errors)
+    return None
+
+
+def _preview_of(tenant: Tenant, trigger: dict[str, Any]) -> Preview:
+    instants = queries.preview_draft(tenant, {"trigger": trigger}, PREVIEW)
+    return Preview(words=trigger_words.plain_words(trigger), instants=instants)
+
+
+def _form_page(
+    request: MemberRequest, form: forms.ScheduleForm, shown: Preview | None, *, status: int = 200
+) -> HttpResponse:
+    context = {"section": "schedules", "form": form, "preview": shown, "time_zones": forms.time_zones()}
+    return render(request, "dashboard/schedule_form.html", context, status=status)
+
+
+# Acting -----------------------------------------------------------------------------------------
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def pause(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
+    return _act(request, schedule_id, operations.pause_schedule, "Paused. Nothing starts until you resume it.")
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def resume(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
+    return _act(request, schedule_id, operations.resume_schedule, "Resumed. It goes on from now.")
+
+
+def _act(
+    request: MemberRequest, schedule_id: UUID, operation: Callable[..., Schedule], done: str
+) -> HttpResponse:
+    try:
+        operation(request.tenant, schedule_id, actor=actor_of(request))
+        messages.success(request, done)
+    except (Conflict, ValidationFailed) as refused:
+        messages.error(request, str(refused))
+    return redirect("dashboard:schedule", schedule_id)
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def run_now(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
+    """The form carries the request's key, so that a double click asks for one run."""
+    try:
+        key = UUID(request.POST.get("request_key", ""))
+    except ValueError:
+        key = uuid4()
+    try:
+        run_id = operations.trigger_schedule(
+            request.tenant, schedule_id, request_key=key, actor=actor_of(request)
+        )
+    except (Conflict, ValidationFailed) as refused:
+        messages.error(request, str(refused))
+        return redirect("dashboard:schedule", schedule_id)
+    return redirect("dashboard:run", run_id)

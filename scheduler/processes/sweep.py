@@ -21,10 +21,10 @@ WAKER_GRACE_S = 60.0
 class Sweep:
     name = "sweep"
 
-    def __init__(self, *, session_s: float, dispatch_grace_s: float, rate: int) -> None:
+    def __init__(self, *, session_s: float, dispatch_grace_s: float, rate_per_s: float) -> None:
         self._session_s = session_s
         self._dispatch_grace_s = dispatch_grace_s
-        self._rate = rate
+        self._rate_per_s = rate_per_s
         self._wait_s = min(1.0, session_s / 5)
         self._last_round: float | None = None
         self._hold_until = 0.0
@@ -52,8 +52,8 @@ class Sweep:
 
     @property
     def _limit(self) -> int:
-        """The way back is limited: at most `rate` a second, whatever the rounds' rhythm."""
-        return max(1, round(self._rate * self._wait_s))
+        """The way back is limited: at most `rate_per_s`, whatever the rounds' rhythm."""
+        return max(1, round(self._rate_per_s * self._wait_s))
 
     def _after_gap(self) -> bool:
         """After a gap in our own rounds (the database was away) workers could not renew either: they get

@@ -20,17 +20,20 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connection, connections, transaction
+from django.db import connections, transaction
 
+from scheduler.clock import database_time
 from scheduler.project import embedded
 from scheduler.project.supervisor import Program, Supervisor
-from tenants.keys import create_key
-from tenants.models import ApiKey, Membership, Role, Tenant
+from tenants import keys
+from tenants.models import Membership, Role, Tenant
+from tenants.operations import Actor, create_api_key, create_tenant, set_membership
 
 TENANT = "demo"
 LOGIN = "demo@example.com"
 ADMIN = "admin@example.com"
 SCHEDULES = "examples/schedules.yaml"
+ACTOR = Actor(name="manage.py up")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,32 +145,28 @@ def create_demo(home: Path) -> Credentials:
     kept = home / "credentials.json"
     known: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else {}
     with transaction.atomic():
-        tenant = _demo_tenant()
+        tenant = Tenant.objects.filter(slug=TENANT).first() or create_tenant(
+            TENANT, name="Demo", actor=ACTOR
+        )
         credentials = Credentials(
             password=known.get("password") or secrets.token_urlsafe(12),
             admin_password=known.get("admin_password") or secrets.token_urlsafe(12),
             api_key=_working_key(tenant, known.get("api_key", "")),
         )
-        user = _person(LOGIN, credentials.password, staff=False)
         _person(ADMIN, credentials.admin_password, staff=True)
-        Membership.objects.get_or_create(user=user, tenant=tenant, defaults={"role": Role.ADMIN})
+        member = _person(LOGIN, credentials.password, staff=False)
+        if not Membership.objects.filter(tenant=tenant, user=member).exists():
+            set_membership(tenant, member, Role.ADMIN, actor=ACTOR)
     write_private(kept, vars(credentials))
     return credentials
 
 
-def _demo_tenant() -> Tenant:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        now = cursor.fetchone()[0]
-    return Tenant.objects.get_or_create(slug=TENANT, defaults={"name": "Demo", "created_at": now})[0]
-
-
 def _working_key(tenant: Tenant, kept: str) -> str:
-    """The kept key while the database still knows it (it may be another database), else a new one."""
-    prefix = kept.split("_")[1] if kept.count("_") >= 2 else ""
-    if ApiKey.objects.filter(tenant=tenant, prefix=prefix, revoked_at=None).exists():
+    """The kept key if this database knows it: the file may be older than the database, or the reverse."""
+    key = keys.authenticate(kept, now=database_time())
+    if key is not None and key.tenant == tenant:
         return kept
-    return create_key(tenant, name="made by `manage.py up`", role=Role.ADMIN)[1]
+    return create_api_key(tenant, name="made by `manage.py up`", role=Role.ADMIN, actor=ACTOR).text
 
 
 def _person(email: str, password: str, *, staff: bool) -> User:

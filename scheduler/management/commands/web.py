@@ -34,7 +34,7 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
         logger.info("ready: web listens on http://%s:%s", bind, port)
-        server.run()  # type: ignore[no-untyped-call]
+        server.run()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -29,6 +29,7 @@ KNOWN_NAMES = frozenset(
         "DISPATCH_GRACE_S",
         "EFFECTS",
         "FAULT",
+        "FAULT_LOG",  # read by scheduler/faultpoints.py: who reached an armed point
         "HOME",
         "HTTPS",
         "IGNORE_OWNERSHIP",

@@ -168,3 +168,48 @@ class HandMadeLedger:
         values = [Jsonb(value) if isinstance(value, dict | list) else value for value in row.values()]
         statement = f"INSERT INTO {table} ({columns}) VALUES ({marks})"
         self.connection.execute(statement.encode(), values)
+
+
+class LedgerReader:
+    """Questions to the ledger of a running installation. All times are the database's."""
+
+    def __init__(self, database_url: str) -> None:
+        self.connection = psycopg.connect(database_url, autocommit=True)
+
+    def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        return self.connection.execute(statement.encode(), parameters).fetchall()
+
+    def scalar(self, statement: str, **parameters: Any) -> Any:
+        (row,) = self.rows(statement, **parameters)
+        return row[0]
+
+    def now(self) -> datetime:
+        now: datetime = self.scalar("SELECT clock_timestamp()")
+        return now
+
+    def states(self, *, since: datetime | None = None, until: datetime | None = None) -> dict[str, int]:
+        """How many runs due in (since, until] are in which state."""
+        return dict(
+            self.rows(
+                "SELECT state, count(*) FROM occurrence"
+                " WHERE due_at > coalesce(%(since)s, '-infinity')"
+                " AND due_at <= coalesce(%(until)s, 'infinity') GROUP BY state",
+                since=since,
+                until=until,
+            )
+        )
+
+    def settled(self, *, until: datetime) -> bool:
+        """Every instant up to `until` has become a run, and every run due by then has ended."""
+        open_runs = "SELECT count(*) FROM occurrence WHERE due_at <= %(until)s AND finished_at IS NULL"
+        behind = "SELECT count(*) FROM schedule WHERE state = 'active' AND next_due_at <= %(until)s"
+        return self.now() > until and not self.scalar(behind, until=until) + self.scalar(
+            open_runs, until=until
+        )
+
+    def attempts(self, run_id: UUID) -> list[tuple[int, int, str | None]]:
+        """(number, fence, outcome) in order."""
+        return self.rows(
+            "SELECT number, fence, outcome FROM attempt WHERE run_id = %(run_id)s ORDER BY number",
+            run_id=run_id,
+        )

@@ -1,0 +1,55 @@
+"""`manage.py up` goes down as a whole: gently, wasting no attempt, and at once when its head is cut off."""
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.support.installation import Installation, recording
+from tests.support.processes import Running
+from tests.support.wait import wait_until
+
+DEMO = "demo"  # the tenant that `up` makes
+
+
+@pytest.fixture
+def up(installation: Installation) -> Iterator[Running]:
+    """The tree, with a run of one to five seconds beginning each second."""
+    running = installation.start("up", env={"PORT": str(_free_port())})
+    running.wait_for("Fencepost is up", 60)
+    lasting = [recording(f"lasts-{s}-s", every_s=5, seconds=float(s)) for s in (1, 2, 3, 4, 5)]
+    installation.apply(*lasting, tenant=DEMO)
+    wait_until(lambda: installation.ledger.states().get("RUNNING", 0) >= 4, 60)
+    yield running
+    running.process.wait(20)
+
+
+def test_sigterm_ends_everything_and_wastes_nothing(installation: Installation, up: Running) -> None:
+    tree = psutil.Process(up.pid).children(recursive=True)
+    began = time.monotonic()
+    assert up.end(10) == 0
+    _, alive = psutil.wait_procs(tree, timeout=10 - (time.monotonic() - began))
+    assert alive == []
+
+    outcomes = "SELECT DISTINCT coalesce(outcome, 'open') FROM attempt"
+    assert installation.ledger.rows(outcomes) == [("succeeded",)]
+    assert len(installation.effects("begin")) == len(installation.effects("end"))
+    assert installation.verify().violations == ()
+
+
+def test_kill_of_the_parent_ends_the_children(up: Running) -> None:
+    tree = psutil.Process(up.pid).children(recursive=True)
+    assert len(tree) >= 6  # web, two ticks, relay, sweep, worker
+    up.signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(tree, timeout=5)
+    assert alive == []
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

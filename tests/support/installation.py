@@ -1,0 +1,80 @@
+"""A whole installation under test: real processes on real servers, its ledger and its effect ledger."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scheduler.testing import effects
+from scheduler.testing.effects import Effect
+from scheduler.testing.verify import Report, verify
+from tests.support.ledger import LedgerReader
+from tests.support.processes import Launcher, Running
+
+TENANT = "acceptance"
+
+# Short enough for a test to wait for, long enough for a machine that is busy with other things.
+BRISK = {"FENCEPOST_SESSION_S": "3", "FENCEPOST_SHARD_LEASE_S": "2", "FENCEPOST_DISPATCH_GRACE_S": "2"}
+
+
+def recording(name: str, *, every_s: int = 1, seconds: float = 0.0, **fields: Any) -> dict[str, Any]:
+    """A schedule of `demo.record`."""
+    return {
+        "name": name,
+        "target": "demo.record",
+        "payload": {"seconds": seconds},
+        "trigger": {"interval": {"every_s": every_s}},
+        "overlap": "allow",
+        "retry": {"max_attempts": 10, "initial_interval_s": 0.5, "max_interval_s": 1},
+        **fields,
+    }
+
+
+class Installation:
+    """Nothing runs until it is started. `environ` is that of every process started from here on."""
+
+    def __init__(self, launch: Launcher, folder: Path) -> None:
+        self.launch = launch
+        self.folder = folder
+        self.database_url = launch.environ["DATABASE_URL"]
+        self.effects_file = folder / "effects.jsonl"
+        self.fault_log = folder / "faults.log"
+        self.environ = {
+            **BRISK,
+            "FENCEPOST_EFFECTS": str(self.effects_file),
+            "FENCEPOST_ALLOW_FAULTS": "1",
+            "FENCEPOST_FAULT_LOG": str(self.fault_log),
+        }
+        self.ledger = LedgerReader(self.database_url)
+
+    def start(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
+        return self.launch(name, *arguments, env={**self.environ, **(env or {})})
+
+    def start_all(self, *, ticks: int = 2, relays: int = 1, concurrency: int = 16) -> list[Running]:
+        names = ["tick"] * ticks + ["relay"] * relays + ["sweep"]
+        loops = [self.start(name) for name in names]
+        return [*loops, self.start("worker", "--concurrency", str(concurrency))]
+
+    def make_tenant(self) -> None:
+        self.command("create_tenant", TENANT)
+
+    def apply(self, *schedules: Mapping[str, Any], tenant: str = TENANT) -> None:
+        file = self.folder / "schedules.yaml"
+        file.write_text(yaml.safe_dump({"schedules": [dict(schedule) for schedule in schedules]}))
+        self.command("apply", str(file), "--tenant", tenant)
+
+    def command(self, name: str, *arguments: str) -> str:
+        """Run a command to its end; what it wrote."""
+        done = self.start(name, *arguments)
+        assert done.process.wait(60) == 0, done.output()
+        return done.output()
+
+    def effects(self, phase: str) -> list[Effect]:
+        if not self.effects_file.exists():
+            return []
+        return [effect for effect in effects.read(self.effects_file) if effect.phase == phase]
+
+    def verify(self, *, since: datetime | None = None, until: datetime | None = None) -> Report:
+        return verify(self.database_url, since=since, until=until, effects_file=self.effects_file)

@@ -1,12 +1,98 @@
-"""From a request body to a definition that can be stored, or to the list of everything wrong with it."""
+"""From a request body to a definition that can be stored, or to the list of everything wrong with it.
 
-from collections.abc import Mapping
+The body is the one of 06-api.md. A field that is absent or null has its default: the target's own for
+`timeout_s` and `retry`, else the one below. What is not built yet is refused unless it has its default.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
 
+from django.db.models import Q, QuerySet
+
+from scheduler import payloads
+from scheduler.core.errors import TriggerError
+from scheduler.core.identity import whole_millisecond
+from scheduler.core.reading import Field, did_you_mean, shown
+from scheduler.core.triggers import Trigger, parse_trigger
+from scheduler.errors import FieldError, ValidationFailed
 from scheduler.models import Schedule, ScheduleRevision, Target
 from tenants.models import Tenant
+
+Value = TypeVar("Value")
+
+NAME_LENGTH: Final = 200
+TEXT_LENGTH: Final = 10_000
+REFERENCE_LENGTH: Final = 2_000
+TAGS: Final = 20
+TAG_LENGTH: Final = 50
+FARTHEST_ONCE: Final = timedelta(days=3653)
+
+_DAY_S: Final = 86_400
+_YEAR_S: Final = 366 * _DAY_S
+
+DEFAULT_RETRY: Final[dict[str, Any]] = {
+    "max_attempts": 5,
+    "initial_interval_s": 1,
+    "backoff": 2.0,
+    "max_interval_s": 300,
+    "deadline_s": None,
+}
+
+# Whole seconds: (default, lowest, highest).
+_DURATIONS: Final = {
+    "catch_up_after_s": (60, 1, _YEAR_S),
+    "timeout_s": (300, 1, 7 * _DAY_S),
+    "cancel_grace_s": (30, 0, _DAY_S),
+    "late_after_s": (30, 1, _YEAR_S),
+}
+
+# Policies by their values: (built, part of the contract but not built yet). The first is the default.
+_CHOICES: Final = {
+    "catch_up": (("run_latest_only", "skip"), ("run_all",)),
+    "overlap": (("skip", "allow"), ("buffer_one", "buffer_all", "cancel_running")),
+    "priority": (("normal",), ("high", "low")),
+    "mode": (("fixed_rate",), ("fixed_delay",)),
+    "on_excluded": (("skip",), ("next_business_day",)),
+}
+
+# Fields of which only the default is built.
+_UNBUILT: Final[dict[str, Any]] = {
+    "max_occurrences": None,
+    "exclusions": [],
+    "flexible_window_s": 0,
+    "catch_up_limit": 100,
+    "catch_up_window_s": None,
+    "buffer_limit": 1000,
+    "schedule_to_start_s": None,
+    "on_failure": {"pause_after": None},
+}
+
+_DECISIONS: Final = (
+    "payload",
+    "payload_ref",
+    "trigger",
+    "start_at",
+    "end_at",
+    "catch_up",
+    "catch_up_after_s",
+    "overlap",
+    "retry",
+    "timeout_s",
+    "cancel_grace_s",
+    "late_after_s",
+    "priority",
+    "tags",
+    "description",
+)
+
+FIELDS: Final = frozenset(["name", "target", *_DECISIONS, *_UNBUILT, *_CHOICES])
+
+_BELOW_MILLISECONDS: Final = re.compile(r"(\.\d{3})\d+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +117,9 @@ class Definition:
     tags: list[str]
     description: str
 
+    def parsed_trigger(self) -> Trigger:
+        return parse_trigger(self.trigger, start_at=self.start_at, end_at=self.end_at)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Current:
@@ -40,13 +129,280 @@ class Current:
     revision: ScheduleRevision
 
 
+def allowed_targets(tenant: Tenant) -> QuerySet[Target]:
+    """What this tenant may schedule."""
+    return Target.objects.filter(Q(everyone=True) | Q(tenants=tenant), enabled=True).distinct()
+
+
 def read(
     tenant: Tenant, body: Mapping[str, Any], *, now: datetime, current: Current | None = None
 ) -> Definition:
-    """Check a whole body (06-api.md, "Schedule body"). Raises ValidationFailed naming every faulty field."""
-    raise NotImplementedError
+    """Check a whole body. Raises ValidationFailed naming every faulty field.
+
+    With `current` the body edits it: an interval that names no anchor keeps the one it has, and what is not
+    changed is not held against times that passed or permissions that were withdrawn meanwhile.
+    """
+    return _Reading(tenant, body, now=now, current=current).definition()
 
 
-def body_of(schedule: Schedule, revision: ScheduleRevision) -> dict[str, Any]:
-    """The body that would define the schedule as `revision` does: every field, JSON values only."""
-    raise NotImplementedError
+def read_instants(body: Mapping[str, Any], *, now: datetime) -> Trigger:
+    """The trigger of a draft that need not be complete yet, for a preview. Raises ValidationFailed."""
+    reading = _Reading(None, body, now=now, current=None)
+    reading.refuse_unknown_fields()
+    reading.trigger_and_bounds()
+    reading.refuse_unbuilt()
+    reading.raise_errors()
+    assert reading.parsed is not None
+    return reading.parsed
+
+
+def trigger_of(revision: ScheduleRevision) -> Trigger:
+    return parse_trigger(revision.trigger, start_at=revision.start_at, end_at=revision.end_at)
+
+
+def body_of(name: str, revision: ScheduleRevision | Definition) -> dict[str, Any]:
+    """The body that would define the same: every field of the contract, JSON values only."""
+    target = revision.target_name if isinstance(revision, ScheduleRevision) else revision.target.name
+    own = {field: _json(getattr(revision, field)) for field in _DECISIONS}
+    choices = {field: built[0] for field, (built, _) in _CHOICES.items()}
+    return {**_UNBUILT, **choices, "name": name, "target": target, **own}
+
+
+def _json(value: Any) -> Any:
+    return rfc3339(value) if isinstance(value, datetime) else value
+
+
+def rfc3339(instant: datetime) -> str:
+    """`2026-12-01T08:00:00Z`, with a fraction only where there is one."""
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+class _Reading:
+    """One pass over a body. Each field is read on its own, so that all faults are told at once."""
+
+    def __init__(
+        self, tenant: Tenant | None, body: Mapping[str, Any], *, now: datetime, current: Current | None
+    ) -> None:
+        self.tenant = tenant
+        self.body = body
+        self.given = {name: value for name, value in body.items() if value is not None}
+        self.now = now
+        self.current = current
+        self.errors: list[FieldError] = []
+        self.parsed: Trigger | None = None
+
+    def definition(self) -> Definition:
+        self.refuse_unknown_fields()
+        target = self.field("target", self._target, None, required=True)
+        trigger, start_at, end_at = self.trigger_and_bounds()
+        values: dict[str, Any] = {
+            "name": self.field("name", _name, "", required=True),
+            "payload": self._payload(target),
+            "payload_ref": self.field("payload_ref", lambda field: _text(field, REFERENCE_LENGTH), None),
+            "retry": self.field("retry", _retry, _retry_of(target)),
+            "tags": self.field("tags", _tags, list[str]()),
+            "description": self.field("description", lambda field: _text(field, TEXT_LENGTH), ""),
+            **{name: self._duration(name, target) for name in _DURATIONS},
+            **{name: self._choice(name) for name in ("catch_up", "overlap", "priority")},
+        }
+        self.refuse_unbuilt()
+        self.raise_errors()
+        assert target is not None
+        return Definition(target=target, trigger=trigger, start_at=start_at, end_at=end_at, **values)
+
+    def raise_errors(self) -> None:
+        if self.errors:
+            raise ValidationFailed(*self.errors)
+
+    def field(
+        self, name: str, parse: Callable[[Field], Value], default: Value, *, required: bool = False
+    ) -> Value:
+        if name not in self.given:
+            if required:
+                self.refuse(name, "required", "this field is required.")
+            return default
+        try:
+            return parse(Field(path=name, value=self.given[name]))
+        except TriggerError as error:
+            self.refuse(error.field, error.code, error.detail)
+            return default
+
+    def refuse(self, field: str, code: str, detail: str) -> None:
+        self.errors.append(FieldError(field=field, code=code, detail=detail))
+
+    def refuse_unknown_fields(self) -> None:
+        for name in self.body:
+            if name not in FIELDS:
+                hint = did_you_mean(name, FIELDS)
+                self.refuse(_printable(name), "unknown_field", f"unknown field {shown(name)}.{hint}")
+
+    def refuse_unbuilt(self) -> None:
+        for name, default in _UNBUILT.items():
+            value = self.given.get(name, default)
+            if type(value) is not type(default) or value not in (default, {}):
+                self.refuse(name, "not_supported_yet", f"only {json.dumps(default)} is supported yet.")
+        for name in ("mode", "on_excluded"):
+            self._choice(name)
+
+    def _choice(self, name: str) -> str:
+        built, planned = _CHOICES[name]
+
+        def parse(field: Field) -> str:
+            chosen = field.choice([*built, *planned])
+            if chosen in planned:
+                usable = " and ".join(f"'{value}'" for value in built)
+                raise field.refuse("not_supported_yet", f"'{chosen}' is not supported yet; {usable} are.")
+            return chosen
+
+        return self.field(name, parse, built[0])
+
+    def _duration(self, name: str, target: Target | None) -> int:
+        default, lowest, highest = _DURATIONS[name]
+        if name == "timeout_s" and target is not None and target.timeout_s is not None:
+            default = target.timeout_s
+        return self.field(name, lambda field: field.integer(at_least=lowest, at_most=highest), default)
+
+    def _target(self, field: Field) -> Target:
+        name = field.text()
+        if self.current is not None and name == self.current.revision.target_name:
+            return self.current.revision.target
+        assert self.tenant is not None
+        allowed = allowed_targets(self.tenant)
+        found = None if payloads.text_fault(name) else allowed.filter(name=name).first()
+        if found is None:
+            hint = did_you_mean(name, list(allowed.values_list("name", flat=True)))
+            raise field.refuse("unknown_target", f"unknown target {shown(name)}.{hint}")
+        return found
+
+    def _payload(self, target: Target | None) -> dict[str, Any]:
+        payload: Any = self.given.get("payload", {})
+        if not isinstance(payload, dict):
+            self.refuse("payload", "invalid_type", f"expected an object, got {shown(payload)}.")
+            return {}
+        assert self.tenant is not None
+        self.errors += payloads.check(
+            payload,
+            max_bytes=self.tenant.payload_max_bytes,
+            target=target.name if target else "",
+            parameters=target.parameters if target else {},
+        )
+        return payload
+
+    def trigger_and_bounds(self) -> tuple[dict[str, Any], datetime | None, datetime | None]:
+        start_at = self.field("start_at", _instant, None)
+        end_at = self.field("end_at", _instant, None)
+        trigger = self.field("trigger", self._trigger, dict[str, Any](), required=True)
+        if trigger:
+            # Bounds are judged together with a trigger that is already known to be right.
+            try:
+                self.parsed = parse_trigger(trigger, start_at=start_at, end_at=end_at)
+                self._refuse_unreachable()
+            except TriggerError as error:
+                self.refuse(error.field, error.code, error.detail)
+        return trigger, start_at, end_at
+
+    def _trigger(self, field: Field) -> dict[str, Any]:
+        parse_trigger(field.value, default_anchor=self.now)  # type: ignore[arg-type]
+        trigger = _normalised(field.value)
+        if "interval" in trigger:
+            trigger["interval"].setdefault("anchor", self._anchor())
+        if "once" in trigger and (self.current is None or trigger != self.current.revision.trigger):
+            self._refuse_bad_moment(trigger, field.child("once", None).child("at", None))
+        return trigger
+
+    def _anchor(self) -> str:
+        """The phase of an interval that names none: what it was, or the second of its creation."""
+        kept = self.current.revision.trigger.get("interval", {}).get("anchor") if self.current else None
+        return kept or rfc3339(self.now.replace(microsecond=0))
+
+    def _refuse_bad_moment(self, trigger: dict[str, Any], at: Field) -> None:
+        moment = parse_trigger(trigger).next_after(self.now)
+        if moment is None:
+            raise at.refuse("in_the_past", f"the time is past; it is {rfc3339(self.now)} now.")
+        if moment > self.now + FARTHEST_ONCE:
+            raise at.refuse("too_far", "the time is more than 10 years ahead.")
+
+    def _refuse_unreachable(self) -> None:
+        """A new schedule must fire. An edit may end one, by an `end_at` that has passed."""
+        assert self.parsed is not None
+        if self.current is None and self.parsed.next_after(self.now) is None:
+            field = "end_at" if self.given.get("end_at") else "trigger"
+            self.refuse(field, "never_fires", "no instant is left: this would never fire.")
+
+
+def _normalised(trigger: Any) -> dict[str, Any]:
+    """As the author wrote it, without nulls, and without what lies below the millisecond: run ids cannot
+    hold that, and an instant that is not the one stored would be met twice."""
+    return {
+        kind: {
+            name: _BELOW_MILLISECONDS.sub(r"\1", value) if name in ("at", "anchor") else value
+            for name, value in body.items()
+            if value is not None
+        }
+        for kind, body in trigger.items()
+        if body is not None
+    }
+
+
+def _printable(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name) else "?"
+
+
+def _instant(field: Field) -> datetime:
+    return whole_millisecond(field.instant())
+
+
+def _text(field: Field, length: int) -> str:
+    text = field.text()
+    fault = payloads.text_fault(text)
+    if fault is not None:
+        raise field.refuse(*fault)
+    if len(text) > length:
+        raise field.refuse("too_long", f"expected at most {length:,} characters, got {len(text):,}.")
+    return text
+
+
+def _name(field: Field) -> str:
+    name = _text(field, NAME_LENGTH)
+    if not name.strip() or name != name.strip() or _CONTROL.search(name):
+        raise field.refuse(
+            "invalid_text", "expected a name without control characters or blanks at its ends."
+        )
+    return name
+
+
+def _tags(field: Field) -> list[str]:
+    tags = [_text(item, TAG_LENGTH) for item in field.items(at_least=0, at_most=TAGS)]
+    if any(not tag or _CONTROL.search(tag) for tag in tags) or len(set(tags)) < len(tags):
+        raise field.refuse("invalid_tags", "expected different, printable, non-empty texts.")
+    return tags
+
+
+def _retry_of(target: Target | None) -> dict[str, Any]:
+    own = target.retry if target is not None and target.retry else {}
+    return {**DEFAULT_RETRY, **{name: own[name] for name in DEFAULT_RETRY if own.get(name) is not None}}
+
+
+def _retry(field: Field) -> dict[str, Any]:
+    members = field.members(DEFAULT_RETRY)
+    if "deadline_s" in members:
+        raise members["deadline_s"].refuse("not_supported_yet", "only null is supported yet.")
+    retry = dict(DEFAULT_RETRY)
+    if "max_attempts" in members:
+        retry["max_attempts"] = members["max_attempts"].integer(at_least=1, at_most=100)
+    for name, lowest, highest in (
+        ("initial_interval_s", 0, _DAY_S),
+        ("backoff", 1, 100),
+        ("max_interval_s", 0, 7 * _DAY_S),
+    ):
+        if name in members:
+            retry[name] = _number(members[name], lowest, highest)
+    return retry
+
+
+def _number(field: Field, lowest: float, highest: float) -> int | float:
+    if isinstance(field.value, bool) or not isinstance(field.value, int | float):
+        raise field.refuse("invalid_type", f"expected a number, got {shown(field.value)}.")
+    if not lowest <= field.value <= highest:  # false for NaN too
+        raise field.refuse("out_of_range", f"expected a number from {lowest:g} to {highest:g}.")
+    return field.value

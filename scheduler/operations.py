@@ -2,16 +2,46 @@
 
 Each takes the tenant (another tenant's id is NotFound), and leaves one audit entry by `actor`.
 Errors: NotFound, ValidationFailed, Conflict (StaleRevision among them), as drawn in errors.py.
+
+Everything that decides over a schedule locks its row first, in a statement of its own, and reads the clock
+after that. A tick moves the same row: whatever it wrote is then either visible here, or will not be written.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-from uuid import UUID
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+from uuid import UUID, uuid4
 
-from scheduler.models import Occurrence, Schedule
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+
+from scheduler import definitions
+from scheduler.core import identity
+from scheduler.core.errors import TriggerError
+from scheduler.core.materialise import plan_move
+from scheduler.definitions import Current, Definition
+from scheduler.errors import Conflict, FieldError, NotFound, StaleRevision, ValidationFailed
+from scheduler.models import (
+    Occurrence,
+    Overlap,
+    PauseInterval,
+    Schedule,
+    ScheduleRevision,
+    ScheduleState,
+    Target,
+)
+from scheduler.orm import database_time, raw_connection, run_key
+from scheduler.store import due, schedules
+from tenants import quotas
+from tenants.access import scoped
 from tenants.models import Tenant
-from tenants.operations import Actor
+from tenants.operations import Actor, record
+
+SAME_REQUEST_WITHIN: Final = timedelta(minutes=10)
+_SETTLE_BATCH: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,18 +53,97 @@ class FieldChange:
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedChange:
-    """What `apply_schedules` did, or would do, to one schedule: `created`, `edited`, `unchanged`, `cancelled`."""
+    """What `apply_schedules` did to one schedule, or would do.
+
+    `action`: `created`, `edited`, `unchanged` or `cancelled`; `changes` only with `edited`.
+    """
 
     name: str
     action: str
     changes: tuple[FieldChange, ...] = ()
 
 
+class JobSpec(Protocol):
+    """What `sync_targets` reads of a job that the code declares (worker/registry.py)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def retry(self) -> Any: ...
+    @property
+    def timeout_s(self) -> int | None: ...
+    @property
+    def side_effects(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+    @property
+    def description(self) -> str: ...
+
+
+# Create and edit ----------------------------------------------------------------------------------
+
+
+@transaction.atomic
 def create_schedule(tenant: Tenant, draft: Mapping[str, Any], *, actor: Actor) -> Schedule:
     """Store a schedule from a body (06-api.md). Its first instant is the first one after now."""
-    raise NotImplementedError
+    quotas.admit_one_more(tenant, _living(tenant), "max_schedules")
+    now = database_time()
+    definition = definitions.read(tenant, draft, now=now)
+    return _create(tenant, definition, now=now, actor=actor)
 
 
+def _living(tenant: Tenant) -> QuerySet[Schedule]:
+    return scoped(Schedule.objects.all(), tenant).exclude(state=ScheduleState.CANCELLED)
+
+
+def _create(tenant: Tenant, definition: Definition, *, now: datetime, actor: Actor) -> Schedule:
+    schedule_id = uuid4()
+    schedule = Schedule(
+        id=schedule_id,
+        tenant=tenant,
+        name=definition.name,
+        shard=identity.shard_of(schedule_id, settings.FENCEPOST.shards),
+        next_due_at=definition.parsed_trigger().next_after(now),
+        created_at=now,
+        updated_at=now,
+    )
+    _save_named(schedule)
+    _add_revision(schedule, definition, now=now, effective_from=now, actor=actor)
+    after = definitions.body_of(schedule.name, definition)
+    _record(actor, "schedule.create", schedule, at=now, after=after)
+    return schedule
+
+
+def _save_named(schedule: Schedule) -> None:
+    """Save, and translate the one constraint that a request can break."""
+    try:
+        with transaction.atomic():
+            schedule.save()
+    except IntegrityError as error:
+        if getattr(getattr(error.__cause__, "diag", None), "constraint_name", "") != "schedule_name_once":
+            raise
+        detail = f"a schedule is called '{schedule.name}' already."
+        raise ValidationFailed(FieldError(field="name", code="name_taken", detail=detail)) from None
+
+
+def _add_revision(
+    schedule: Schedule, definition: Definition, *, now: datetime, effective_from: datetime, actor: Actor
+) -> None:
+    values = {name: value for name, value in vars(definition).items() if name != "name"}
+    ScheduleRevision.objects.create(
+        schedule=schedule,
+        number=schedule.revision,
+        target_name=definition.target.name,
+        created_at=now,
+        created_by=actor.name[:200],
+        effective_from=effective_from,
+        **values,
+    )
+    if definition.overlap != Overlap.ALLOW:
+        due.make_slots(raw_connection(), [schedule.id])
+
+
+@transaction.atomic
 def edit_schedule(
     tenant: Tenant,
     schedule_id: UUID,
@@ -43,28 +152,211 @@ def edit_schedule(
     expected_revision: int | None,
     actor: Actor,
 ) -> Schedule:
-    """Replace the top-level fields in `changes` by a new revision. Raises StaleRevision when
-    `expected_revision` is given and not the one in force."""
-    raise NotImplementedError
+    """Replace the top-level fields in `changes` by a new revision; null gives a field its default.
+
+    What changes nothing makes no revision. Raises StaleRevision when `expected_revision` is given and not
+    the one in force.
+    """
+    schedule = _lock(tenant, schedule_id)
+    _refuse_cancelled(schedule)
+    if expected_revision is not None and expected_revision != schedule.revision:
+        raise StaleRevision(schedule.revision)
+    now = database_time()
+    current = _current(schedule)
+    body = {**definitions.body_of(schedule.name, current.revision), **changes}
+    definition = definitions.read(tenant, body, now=now, current=current)
+    _edit(current, definition, now=now, actor=actor)
+    return schedule
 
 
+def _current(schedule: Schedule) -> Current:
+    revision = schedule.revisions.select_related("target").get(number=schedule.revision)
+    return Current(schedule=schedule, revision=revision)
+
+
+def _edit(
+    current: Current, definition: Definition, *, now: datetime, actor: Actor
+) -> tuple[FieldChange, ...]:
+    """A new revision whose timeline begins where that of the old one was left."""
+    schedule, revision = current.schedule, current.revision
+    before = definitions.body_of(schedule.name, revision)
+    after = definitions.body_of(definition.name, definition)
+    changes = _differences(before, after)
+    if not changes:
+        return ()
+    effective_from = _take_back(schedule, now)
+    ScheduleRevision.objects.filter(pk=revision.pk).update(ended_at=effective_from)
+    schedule.revision += 1
+    schedule.name = definition.name
+    schedule.updated_at = now
+    if schedule.state != ScheduleState.PAUSED:
+        _aim(schedule, definition.parsed_trigger().next_after(effective_from))
+    _save_named(schedule)
+    _add_revision(schedule, definition, now=now, effective_from=effective_from, actor=actor)
+    _record(
+        actor,
+        "schedule.edit",
+        schedule,
+        at=now,
+        before={change.field: change.before for change in changes},
+        after={change.field: change.after for change in changes},
+    )
+    return changes
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[FieldChange, ...]:
+    return tuple(
+        FieldChange(field=name, before=before[name], after=after[name])
+        for name in after
+        if before[name] != after[name]
+    )
+
+
+def _aim(schedule: Schedule, next_due_at: datetime | None) -> None:
+    """Active towards an instant, or completed when there is none."""
+    schedule.next_due_at = next_due_at
+    schedule.state = ScheduleState.ACTIVE if next_due_at else ScheduleState.COMPLETED
+    schedule.fault = ""
+
+
+# The ledger under a schedule that changes -----------------------------------------------------------
+
+
+def _lock(tenant: Tenant, schedule_id: UUID) -> Schedule:
+    schedule = scoped(Schedule.objects.select_for_update(), tenant).filter(id=schedule_id).first()
+    if schedule is None:
+        raise NotFound("No such schedule.")
+    return schedule
+
+
+def _refuse_cancelled(schedule: Schedule) -> None:
+    if schedule.state == ScheduleState.CANCELLED:
+        raise Conflict("The schedule is cancelled.", state=schedule.state)
+
+
+def _take_back(schedule: Schedule, now: datetime) -> datetime:
+    """Leave the ledger as the definition so far has it up to `now`, and nothing of it beyond.
+
+    What is due and not met by a tick yet becomes rows; what lies ahead is withdrawn, except what a release
+    has just queued. Returns where the next timeline begins: the later of `now` and the last instant kept.
+    """
+    connection = raw_connection()
+    _settle(schedule.id, now)
+    if schedules.withdraw_look_ahead(connection, schedule.id, now=now):
+        last_due_at = schedules.last_nominal(connection, schedule.id)
+    else:
+        last_due_at = Schedule.objects.values_list("last_due_at", flat=True).get(id=schedule.id)
+    schedule.last_due_at = last_due_at
+    return max(now, last_due_at) if last_due_at else now
+
+
+def _settle(schedule_id: UUID, now: datetime) -> None:
+    """Materialise what is due up to `now`, as the tick would have done next."""
+    connection = raw_connection()
+    while (position := due.due_schedule(connection, schedule_id)) and position.next_due_at <= now:
+        try:
+            move = plan_move(position, now=now, look_ahead_s=0, limit=_SETTLE_BATCH, new_id=_run_id)
+        except TriggerError:  # a stored trigger that cannot be read has no instants; an edit repairs it
+            return
+        due.materialise(connection, [move], now=now)
+
+
+def _run_id(due_at: datetime) -> UUID:
+    return identity.run_id(due_at, os.urandom(10))
+
+
+# Pause, resume, delete ----------------------------------------------------------------------------
+
+
+@transaction.atomic
 def pause_schedule(tenant: Tenant, schedule_id: UUID, *, note: str = "", actor: Actor) -> Schedule:
     """After this commits no nominal run due later than the pause starts. Paused already: nothing changes."""
-    raise NotImplementedError
+    schedule = _lock(tenant, schedule_id)
+    if schedule.state == ScheduleState.PAUSED:
+        return schedule
+    if schedule.state not in (ScheduleState.ACTIVE, ScheduleState.COMPLETED):
+        raise Conflict(f"The schedule is {schedule.state}.", state=schedule.state)
+    now = database_time()
+    began_at = _take_back(schedule, now)
+    # A tick that has planned the last instant calls the schedule completed while that still lies ahead.
+    if schedule.state == ScheduleState.COMPLETED and _next_after(schedule, began_at) is None:
+        raise Conflict("The schedule is completed.", state=schedule.state)
+    PauseInterval.objects.create(schedule=schedule, began_at=began_at, paused_by=actor.name[:200], note=note)
+    _move_to(schedule, ScheduleState.PAUSED, note=note, now=now)
+    _record(actor, "schedule.pause", schedule, at=now, after={"note": note})
+    return schedule
 
 
+@transaction.atomic
 def resume_schedule(
     tenant: Tenant, schedule_id: UUID, *, resume: str = "from_now", note: str = "", actor: Actor
 ) -> Schedule:
     """Go on from now. Active already: nothing changes."""
-    raise NotImplementedError
+    _check_resume(resume)
+    schedule = _lock(tenant, schedule_id)
+    if schedule.state == ScheduleState.ACTIVE:
+        return schedule
+    if schedule.state != ScheduleState.PAUSED:
+        raise Conflict(f"The schedule is {schedule.state}.", state=schedule.state)
+    now = database_time()
+    resumed_from = max(now, schedule.last_due_at) if schedule.last_due_at else now
+    schedule.pauses.filter(ended_at=None).update(ended_at=now, resumed_from=resumed_from)
+    _move_to(schedule, ScheduleState.ACTIVE, note=note, now=now)
+    _aim(schedule, _next_after(schedule, resumed_from))
+    schedule.save()
+    _record(actor, "schedule.resume", schedule, at=now, after={"note": note, "resume": resume})
+    return schedule
 
 
+def _check_resume(resume: str) -> None:
+    if resume == "from_now":
+        return
+    code = "not_supported_yet" if resume == "catch_up" else "invalid_choice"
+    raise ValidationFailed(FieldError(field="resume", code=code, detail="only 'from_now' is supported yet."))
+
+
+@transaction.atomic
 def delete_schedule(tenant: Tenant, schedule_id: UUID, *, actor: Actor) -> None:
     """Cancel the schedule and what of it has not started; ask running runs to stop. Idempotent."""
-    raise NotImplementedError
+    schedule = _lock(tenant, schedule_id)
+    if schedule.state != ScheduleState.CANCELLED:
+        _delete(schedule, actor=actor)
 
 
+def _delete(schedule: Schedule, *, actor: Actor) -> None:
+    now = database_time()
+    schedules.lock_slot(raw_connection(), schedule.id)  # before any run: the order that everybody keeps
+    ended_at = _take_back(schedule, now)
+    schedule.revisions.filter(number=schedule.revision).update(ended_at=ended_at)
+    schedule.pauses.filter(ended_at=None).update(ended_at=now, resumed_from=ended_at)
+    cancelled = _cancel_unfinished(schedule.id, now)
+    _move_to(schedule, ScheduleState.CANCELLED, note="", now=now)
+    _record(actor, "schedule.delete", schedule, at=now, after={"runs_cancelled": cancelled})
+
+
+def _cancel_unfinished(schedule_id: UUID, now: datetime) -> int:
+    connection = raw_connection()
+    unfinished = schedules.lock_unfinished(connection, schedule_id)
+    return len(schedules.cancel(connection, unfinished, now=now))
+
+
+def _move_to(schedule: Schedule, state: ScheduleState, *, note: str, now: datetime) -> None:
+    schedule.state = state
+    schedule.state_note = note
+    schedule.next_due_at = None
+    schedule.updated_at = now
+    schedule.save()
+
+
+def _next_after(schedule: Schedule, instant: datetime) -> datetime | None:
+    revision = _current(schedule).revision
+    return definitions.trigger_of(revision).next_after(instant)
+
+
+# Runs ---------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
 def trigger_schedule(
     tenant: Tenant, schedule_id: UUID, *, overlap: str | None = None, request_key: UUID, actor: Actor
 ) -> UUID:
@@ -72,17 +364,228 @@ def trigger_schedule(
 
     `overlap` (`skip`, `allow`) overrides the schedule's own. Raises Conflict on a cancelled schedule.
     """
-    raise NotImplementedError
+    _check_overlap(overlap)
+    schedule = _lock(tenant, schedule_id)
+    _refuse_cancelled(schedule)
+    connection, now = raw_connection(), database_time()
+    before = schedules.requested_run(
+        connection, schedule.id, origin_key=request_key, since=now - SAME_REQUEST_WITHIN
+    )
+    if before is not None:
+        return before
+    slotted = (overlap or _current(schedule).revision.overlap) != Overlap.ALLOW
+    if slotted:
+        due.make_slots(connection, [schedule.id])
+    due_at = identity.whole_millisecond(now)
+    run_id = due.request_run(
+        connection,
+        schedule.id,
+        run_id=_run_id(due_at),
+        due_at=due_at,
+        origin_key=request_key,
+        slotted=slotted,
+        now=now,
+    )
+    assert run_id is not None  # we hold the schedule's row
+    after = {"run": str(run_id), "overlap": overlap}
+    _record(actor, "schedule.trigger", schedule, at=now, after=after)
+    return run_id
 
 
+def _check_overlap(overlap: str | None) -> None:
+    if overlap is None or overlap in Overlap.values:
+        return
+    planned = ("buffer_one", "buffer_all", "cancel_running")
+    code = "not_supported_yet" if overlap in planned else "invalid_choice"
+    raise ValidationFailed(FieldError(field="overlap", code=code, detail="use 'skip' or 'allow'."))
+
+
+@transaction.atomic
 def cancel_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
-    """Cancel a run that waits; ask one that runs to stop (`cancel_requested_at`). Raises Conflict with the
-    state when the run is over or its outcome unknown."""
-    raise NotImplementedError
+    """Cancel a run that waits; ask one that runs to stop (`cancel_requested_at`).
+
+    Raises Conflict with the state when the run is over, or its outcome unknown.
+    """
+    run = _find_run(tenant, run_id)
+    connection, now = raw_connection(), database_time()
+    key = schedules.RunKey(run.due_at, run.id)
+    if run.slotted:
+        schedules.lock_slot(connection, run.schedule_id)
+    schedules.lock_run(connection, key)
+    touched = schedules.cancel(connection, [key], now=now)
+    before = run.state
+    run.refresh_from_db()
+    if run.id not in touched:
+        raise Conflict(f"The run is {run.state} and cannot be cancelled.", state=run.state)
+    record(
+        actor,
+        "run.cancel",
+        tenant=tenant,
+        at=now,
+        subject_kind="run",
+        subject_id=run.id,
+        before={"state": before},
+        after={"state": run.state},
+    )
+    return run
+
+
+def _find_run(tenant: Tenant, run_id: UUID) -> Occurrence:
+    run = scoped(Occurrence.objects.filter(**run_key(run_id)), tenant).first()
+    if run is None:
+        raise NotFound("No such run.")
+    return run
+
+
+# Definitions kept elsewhere -----------------------------------------------------------------------
+
+
+class _DryRun(Exception):
+    """Rolls back what a dry run did, after it was seen that it can be done."""
 
 
 def apply_schedules(
     tenant: Tenant, drafts: Sequence[Mapping[str, Any]], *, dry_run: bool, prune: bool, actor: Actor
 ) -> list[AppliedChange]:
-    """Bring the tenant's schedules in line with `drafts`, by name, all or nothing."""
-    raise NotImplementedError
+    """Bring the tenant's schedules in line with `drafts`, by name, all or nothing.
+
+    A draft is the whole definition: what it does not say has its default. `prune` cancels what an earlier
+    apply by the same actor created and no draft names. A dry run does everything and takes it back.
+    Raises ValidationFailed with fields such as `schedules.0.trigger.cron.timezone`.
+    """
+    changes: list[AppliedChange] = []
+    try:
+        with transaction.atomic():
+            changes = _apply(tenant, drafts, prune=prune, actor=actor)
+            if dry_run:
+                raise _DryRun
+    except _DryRun:
+        pass
+    return changes
+
+
+def _apply(
+    tenant: Tenant, drafts: Sequence[Mapping[str, Any]], *, prune: bool, actor: Actor
+) -> list[AppliedChange]:
+    _refuse_repeated_names(drafts)
+    quotas.lock(tenant)  # before any schedule, as creating does: two applies come one after the other
+    changes, errors = [], []
+    for index, draft in enumerate(drafts):
+        try:
+            changes.append(_apply_one(tenant, draft, actor=actor))
+        except ValidationFailed as failure:
+            errors += [_within(f"schedules.{index}", error) for error in failure.errors]
+    if errors:
+        raise ValidationFailed(*errors)
+    if prune:
+        changes += _prune(tenant, {change.name for change in changes}, actor=actor)
+    return changes
+
+
+def _within(place: str, error: FieldError) -> FieldError:
+    return FieldError(field=f"{place}.{error.field}", code=error.code, detail=error.detail)
+
+
+def _refuse_repeated_names(drafts: Sequence[Mapping[str, Any]]) -> None:
+    seen: set[str] = set()
+    for index, draft in enumerate(drafts):
+        name = str(draft.get("name"))
+        if name in seen:
+            detail = f"'{name}' is defined twice."
+            raise ValidationFailed(
+                FieldError(field=f"schedules.{index}.name", code="repeated", detail=detail)
+            )
+        seen.add(name)
+
+
+def _apply_one(tenant: Tenant, draft: Mapping[str, Any], *, actor: Actor) -> AppliedChange:
+    name = str(draft.get("name"))
+    found = _living(tenant).select_for_update().filter(name=name).first()
+    if found is None:
+        created = create_schedule(tenant, draft, actor=actor)
+        return AppliedChange(name=created.name, action="created")
+    now = database_time()
+    current = _current(found)
+    definition = definitions.read(tenant, draft, now=now, current=current)
+    changes = _edit(current, definition, now=now, actor=actor)
+    return AppliedChange(name=name, action="edited" if changes else "unchanged", changes=changes)
+
+
+def _prune(tenant: Tenant, kept: Collection[str], *, actor: Actor) -> list[AppliedChange]:
+    """What people made by hand is not apply's to cancel."""
+    own = ScheduleRevision.objects.filter(number=1, created_by=actor.name[:200]).values("schedule_id")
+    surplus = _living(tenant).filter(id__in=own).exclude(name__in=kept).order_by("name")
+    pruned = []
+    for schedule in surplus.select_for_update():
+        _delete(schedule, actor=actor)
+        pruned.append(AppliedChange(name=schedule.name, action="cancelled"))
+    return pruned
+
+
+@transaction.atomic
+def sync_targets(specs: Mapping[str, JobSpec], *, actor: Actor) -> list[AppliedChange]:
+    """Make or update the target of every job that the code declares; every tenant may name it.
+
+    A target whose job is gone stays: another process may declare it, and runs still refer to it.
+    """
+    now = database_time()
+    return [_sync_target(spec, now=now, actor=actor) for _, spec in sorted(specs.items())]
+
+
+def _sync_target(spec: JobSpec, *, now: datetime, actor: Actor) -> AppliedChange:
+    declared = {
+        "timeout_s": spec.timeout_s,
+        "retry": _plain(spec.retry),
+        "side_effects": spec.side_effects,
+        "parameters": dict(spec.parameters),
+        "description": spec.description,
+    }
+    target = Target.objects.select_for_update().filter(name=spec.name).first()
+    action = "edited" if target else "created"
+    target = target or Target(name=spec.name, everyone=True, created_at=now)
+    changes = tuple(
+        FieldChange(field=name, before=getattr(target, name), after=value)
+        for name, value in declared.items()
+        if getattr(target, name) != value
+    )
+    if action == "edited" and not changes:
+        return AppliedChange(name=spec.name, action="unchanged")
+    for name, value in declared.items():
+        setattr(target, name, value)
+    target.save()
+    after = {change.field: change.after for change in changes}
+    record(
+        actor,
+        f"target.{action}",
+        tenant=None,
+        at=now,
+        subject_kind="target",
+        subject_id=target.id,
+        after=after,
+    )
+    return AppliedChange(name=spec.name, action=action, changes=changes)
+
+
+def _plain(retry: Any) -> dict[str, Any] | None:
+    return asdict(retry) if is_dataclass(retry) and not isinstance(retry, type) else retry
+
+
+def _record(
+    actor: Actor,
+    action: str,
+    schedule: Schedule,
+    *,
+    at: datetime,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    record(
+        actor,
+        action,
+        tenant=schedule.tenant,
+        at=at,
+        subject_kind="schedule",
+        subject_id=schedule.id,
+        before=before,
+        after=after,
+    )

@@ -5,39 +5,143 @@ The admin console sees all tenants, through `all_tenants_*` and nothing else.
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import CharField, Exists, OuterRef, QuerySet, Subquery
 
+from scheduler import definitions
+from scheduler.core.states import TERMINAL, SkipReason, State, WaitReason
 from scheduler.core.triggers import PreviewInstant
-from scheduler.models import Attempt, Occurrence, Schedule, ScheduleRevision, Target
+from scheduler.definitions import allowed_targets
+from scheduler.errors import NotFound
+from scheduler.models import Attempt, Occurrence, Schedule, ScheduleRevision, ScheduleState, Target
+from scheduler.orm import database_time, raw_connection, run_key
+from scheduler.store import schedules as ledger
+from tenants.access import scoped
 from tenants.models import Tenant
+
+COUNTED_RUNS: Final = 1000
+_FAILURES: Final = (State.FAILED, State.DEAD_LETTERED, State.UNKNOWN)
+
+
+# Schedules ----------------------------------------------------------------------------------------
 
 
 def schedules(tenant: Tenant, *, state: str | None = None, search: str = "") -> QuerySet[Schedule]:
     """Newest first. Cancelled ones only when `state` asks for them. `search`: part of the name."""
-    raise NotImplementedError
+    rows = scoped(Schedule.objects.order_by("-created_at", "-id"), tenant)
+    rows = rows.filter(state=state) if state else rows.exclude(state=ScheduleState.CANCELLED)
+    return rows.filter(name__icontains=search) if search else rows
 
 
 def schedule(tenant: Tenant, schedule_id: UUID) -> Schedule:
     """Raises NotFound, for another tenant's id too."""
-    raise NotImplementedError
+    found = scoped(Schedule.objects.all(), tenant).filter(id=schedule_id).first()
+    if found is None:
+        raise NotFound("No such schedule.")
+    return found
 
 
 def revision(schedule: Schedule, number: int | None = None) -> ScheduleRevision:
-    """The revision in force, or the one of this number."""
-    raise NotImplementedError
+    """The revision in force, or the one of this number. Raises NotFound."""
+    found = revisions(schedule).filter(number=number or schedule.revision).first()
+    if found is None:
+        raise NotFound("No such revision.")
+    return found
 
 
 def revisions(schedule: Schedule) -> QuerySet[ScheduleRevision]:
     """Newest first."""
-    raise NotImplementedError
+    return ScheduleRevision.objects.filter(schedule=schedule).select_related("target").order_by("-number")
+
+
+def revisions_in_force(schedules: Collection[Schedule]) -> dict[UUID, ScheduleRevision]:
+    """By schedule."""
+    ids = [schedule.id for schedule in schedules]
+    in_force = Schedule.objects.filter(id=OuterRef("schedule_id")).values("revision")
+    rows = ScheduleRevision.objects.filter(schedule_id__in=ids, number=Subquery(in_force))
+    return {row.schedule_id: row for row in rows}
 
 
 def targets(tenant: Tenant) -> QuerySet[Target]:
     """What this tenant may schedule, by name."""
-    raise NotImplementedError
+    return allowed_targets(tenant).order_by("name")
+
+
+def last_runs(schedules: Collection[Schedule], *, now: datetime) -> dict[UUID, Occurrence]:
+    """For each schedule that has one, its latest run that has come due."""
+    keys = ledger.last_runs(raw_connection(), [schedule.id for schedule in schedules], now=now)
+    rows = _with_target(
+        Occurrence.objects.filter(due_at__in={key.due_at for key in keys}, id__in=[key.id for key in keys])
+    )
+    return {row.schedule_id: row for row in rows}
+
+
+def counts_by_state(schedule: Schedule) -> dict[str, int]:
+    """Of the schedule's latest 1,000 runs: bounded, however long the history."""
+    return counts_of([schedule])[schedule.id]
+
+
+def counts_of(schedules: Collection[Schedule]) -> dict[UUID, dict[str, int]]:
+    """`counts_by_state` of several schedules in one query."""
+    counts: dict[UUID, dict[str, int]] = {schedule.id: {} for schedule in schedules}
+    for row in ledger.counts_by_state(raw_connection(), list(counts), latest=COUNTED_RUNS):
+        counts[row.schedule_id][row.state] = row.runs
+    return counts
+
+
+def health(schedule: Schedule, last_run: Occurrence | None, *, now: datetime, late_after_s: int) -> str:
+    """`ok`, `late`, `failing`, or the schedule's state when it is not active.
+
+    Late: the latest due run, or an instant that no tick has met, is not started `late_after_s` past due.
+    """
+    if schedule.state != ScheduleState.ACTIVE:
+        return schedule.state
+    if last_run is not None and last_run.state in _FAILURES:
+        return "failing"
+    waiting = [schedule.next_due_at]
+    if last_run is not None and last_run.started_at is None and last_run.state not in TERMINAL:
+        waiting.append(last_run.due_at)
+    late = any(due_at and (now - due_at).total_seconds() > late_after_s for due_at in waiting)
+    return "late" if late else "ok"
+
+
+# Instants -----------------------------------------------------------------------------------------
+
+
+def next_instants(
+    schedule: Schedule, count: int = 5, *, revision: ScheduleRevision | None = None
+) -> list[PreviewInstant]:
+    """The coming instants, those included that have a row already; empty unless the schedule is active or
+    its last instant lies ahead. `revision`: the one in force, where the caller has it at hand."""
+    if schedule.state not in (ScheduleState.ACTIVE, ScheduleState.COMPLETED):
+        return []
+    return preview(schedule, count, revision=revision)
+
+
+def preview(
+    schedule: Schedule,
+    count: int = 10,
+    *,
+    start: datetime | None = None,
+    revision: ScheduleRevision | None = None,
+) -> list[PreviewInstant]:
+    """What the definition in force gives from `start` (default: now) on, whatever the schedule's state."""
+    in_force = revision or ScheduleRevision.objects.get(schedule=schedule, number=schedule.revision)
+    return definitions.trigger_of(in_force).preview(start or database_time(), count)
+
+
+def preview_draft(
+    tenant: Tenant, draft: Mapping[str, Any], count: int = 10, *, start: datetime | None = None
+) -> list[PreviewInstant]:
+    """The instants that a body would give from `start` (default: now). Of the body only what decides about
+    instants is read (`trigger`, `start_at`, `end_at`); others may be absent. Raises ValidationFailed."""
+    now = database_time()
+    return definitions.read_instants(draft, now=now).preview(start or now, count)
+
+
+# Runs ---------------------------------------------------------------------------------------------
 
 
 def runs(
@@ -50,63 +154,171 @@ def runs(
     target: str | None = None,
     tag: str | None = None,
 ) -> QuerySet[Occurrence]:
-    """Latest due first; each with `schedule` loaded and `target_name` annotated."""
-    raise NotImplementedError
+    """Latest due first; each with `schedule` loaded and `target_name` annotated. Bounds are inclusive."""
+    rows = _with_target(scoped(Occurrence.objects.all(), tenant))
+    wanted = {
+        "schedule_id": schedule_id,
+        "state__in": list(states) or None,
+        "due_at__gte": due_after,
+        "due_at__lte": due_before,
+    }
+    rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
+    if target is not None:
+        rows = rows.filter(Exists(_revision_of_run().filter(target_name=target)))
+    if tag is not None:
+        rows = rows.filter(Exists(_revision_of_run().filter(tags__contains=[tag])))
+    return rows.order_by("-due_at", "-id")
 
 
 def run(tenant: Tenant, run_id: UUID) -> Occurrence:
     """As in `runs`. Looks into one partition only, for the id holds the due instant. Raises NotFound."""
-    raise NotImplementedError
+    return _only(_with_target(scoped(Occurrence.objects.filter(**run_key(run_id)), tenant)))
 
 
 def attempts(run: Occurrence) -> list[Attempt]:
     """In order of their number."""
-    raise NotImplementedError
+    return list(Attempt.objects.filter(due_at=run.due_at, run_id=run.id).order_by("number", "fence"))
 
 
-def last_runs(schedules: Collection[Schedule], *, now: datetime) -> Mapping[UUID, Occurrence]:
-    """For each schedule that has one, its latest run that has come due."""
-    raise NotImplementedError
+def _only(rows: QuerySet[Occurrence]) -> Occurrence:
+    found = rows.first()
+    if found is None:
+        raise NotFound("No such run.")
+    return found
 
 
-def counts_by_state(schedule: Schedule) -> dict[str, int]:
-    """Of the schedule's latest 1,000 runs: bounded, however long the history."""
-    raise NotImplementedError
+def _with_target(rows: QuerySet[Occurrence]) -> QuerySet[Occurrence]:
+    name = Subquery(_revision_of_run().values("target_name")[:1], output_field=CharField())
+    return rows.select_related("schedule").annotate(target_name=name)
 
 
-def next_instants(schedule: Schedule, count: int = 5) -> list[PreviewInstant]:
-    """The coming instants by the revision in force; empty unless the schedule is active."""
-    raise NotImplementedError
+def _revision_of_run() -> QuerySet[ScheduleRevision]:
+    return ScheduleRevision.objects.filter(schedule_id=OuterRef("schedule_id"), number=OuterRef("revision"))
 
 
-def preview_draft(
-    tenant: Tenant, draft: Mapping[str, Any], count: int = 10, *, start: datetime | None = None
-) -> list[PreviewInstant]:
-    """The instants that a body would give from `start` (default: now). Needs `trigger`; other fields may be
-    absent, but what is given is checked. Raises ValidationFailed."""
-    raise NotImplementedError
+# Why ----------------------------------------------------------------------------------------------
 
+_WAITS: Final = {
+    WaitReason.OVERLAP: "Waits for an earlier run of its schedule to end.",
+    WaitReason.TENANT_CONCURRENCY: "Waits for other runs of the tenant to end: its limit is reached.",
+    WaitReason.TENANT_RATE: "Waits for the tenant's dispatch rate to allow it.",
+    WaitReason.CATCH_UP_BUDGET: "Overdue; waits for its share of dispatch behind newly due work.",
+}
 
-def health(schedule: Schedule, last_run: Occurrence | None, *, now: datetime) -> str:
-    """`ok`, `late`, `failing`, or the schedule's state when it is not active."""
-    raise NotImplementedError
+_SKIPS: Final = {
+    SkipReason.OVERLAP: "Skipped: an earlier run of its schedule had not ended.",
+    SkipReason.MISSED: "Skipped: its time was missed, and the catch-up policy does not run it.",
+    SkipReason.EXPIRED: "Skipped: it could not start in time.",
+    SkipReason.QUOTA: "Skipped: the tenant's queue was full.",
+}
 
 
 def why(run: Occurrence) -> str:
     """One sentence: why the run is where it is."""
-    raise NotImplementedError
+    tries = attempts(run)
+    last = tries[-1] if tries else None
+    return _SENTENCES[State(run.state)](run, last)
+
+
+def _pending(run: Occurrence, last: Attempt | None) -> str:
+    reason = WaitReason(run.wait_reason or WaitReason.DUE)
+    return _WAITS.get(reason) or f"Waits for its time, {_moment(run.dispatch_at, run)}."
+
+
+def _queued(run: Occurrence, last: Attempt | None) -> str:
+    return f"Released at {_moment(run.queued_at, run)}; no worker has claimed it yet."
+
+
+def _running(run: Occurrence, last: Attempt | None) -> str:
+    since, worker = (last.started_at, last.worker) if last else (run.started_at, "a worker")
+    asked = " It was asked to stop." if run.cancel_requested_at else ""
+    return f"Running since {_moment(since, run)} on {worker} under fence {run.fence}.{asked}"
+
+
+def _retrying(run: Occurrence, last: Attempt | None) -> str:
+    return f"{_ending(run, last)} The next attempt is due at {_moment(run.dispatch_at, run)}."
+
+
+def _suspended(run: Occurrence, last: Attempt | None) -> str:
+    return f"Suspended; it goes on at {_moment(run.dispatch_at, run)}."
+
+
+def _succeeded(run: Occurrence, last: Attempt | None) -> str:
+    return f"Attempt {run.attempt_count} succeeded at {_moment(run.finished_at, run)}."
+
+
+def _failed(run: Occurrence, last: Attempt | None) -> str:
+    return f"{_ending(run, last)} The error is permanent, so it was not tried again."
+
+
+def _dead_lettered(run: Occurrence, last: Attempt | None) -> str:
+    return f"{_ending(run, last)} All {run.attempt_count} attempts are used up."
+
+
+def _skipped(run: Occurrence, last: Attempt | None) -> str:
+    return _SKIPS[SkipReason(run.skip_reason or SkipReason.MISSED)]
+
+
+def _cancelled(run: Occurrence, last: Attempt | None) -> str:
+    begun = f"after attempt {run.attempt_count} had started" if run.attempt_count else "before it started"
+    return f"Cancelled at {_moment(run.finished_at, run)}, {begun}."
+
+
+def _unknown(run: Occurrence, last: Attempt | None) -> str:
+    return f"{_ending(run, last)} Whether it took effect is unknown; it waits for a person to say."
+
+
+_SENTENCES: Final = {
+    State.PENDING: _pending,
+    State.QUEUED: _queued,
+    State.RUNNING: _running,
+    State.RETRY_WAIT: _retrying,
+    State.SUSPENDED: _suspended,
+    State.SUCCEEDED: _succeeded,
+    State.FAILED: _failed,
+    State.DEAD_LETTERED: _dead_lettered,
+    State.SKIPPED: _skipped,
+    State.CANCELLED: _cancelled,
+    State.UNKNOWN: _unknown,
+}
+
+
+def _ending(run: Occurrence, last: Attempt | None) -> str:
+    """How the last attempt ended, with its error where it left one."""
+    if last is None:
+        return "It never started."
+    outcome = {"lost": "was lost with its worker", "timed_out": "ran out of time"}.get(
+        last.outcome or "", "failed"
+    )
+    error = last.error or run.error or {}
+    text = ": ".join(str(error[name]) for name in ("type", "message") if error.get(name))
+    return f"Attempt {last.number} {outcome}" + (f" ({_shortened(text)})." if text else ".")
+
+
+def _shortened(text: str, length: int = 200) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[:length]}…"
+
+
+def _moment(instant: datetime | None, run: Occurrence) -> str:
+    """The time of day where it is the day on which the run was due, else with its date. UTC."""
+    if instant is None:
+        return "an unknown time"
+    form = "%H:%M:%S" if instant.date() == run.due_at.date() else "%Y-%m-%d %H:%M:%S"
+    return f"{instant:{form}} UTC"
+
+
+# All tenants: the admin console only --------------------------------------------------------------
 
 
 def all_tenants_schedules() -> QuerySet[Schedule]:
-    """For the admin console only."""
-    raise NotImplementedError
+    return Schedule.objects.select_related("tenant").order_by("-created_at", "-id")
 
 
 def all_tenants_runs() -> QuerySet[Occurrence]:
-    """For the admin console only."""
-    raise NotImplementedError
+    return _with_target(Occurrence.objects.select_related("tenant")).order_by("-due_at", "-id")
 
 
 def all_tenants_run(run_id: UUID) -> Occurrence:
-    """For the admin console only. Raises NotFound."""
-    raise NotImplementedError
+    """Raises NotFound."""
+    return _only(all_tenants_runs().filter(**run_key(run_id)))

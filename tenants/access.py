@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
+from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
@@ -46,9 +47,10 @@ def scoped(rows: QuerySet[Row], tenant: Tenant) -> QuerySet[Row]:
 
 def membership_of(request: HttpRequest) -> Membership | None:
     """The membership that a signed-in user acts under: the chosen one, else the first by slug."""
-    if not request.user.is_authenticated:
+    user = request.user
+    if not isinstance(user, User):
         return None
-    memberships = Membership.objects.filter(user_id=request.user.pk).select_related("tenant")
+    memberships = Membership.objects.filter(user=user).select_related("tenant")
     found = {str(membership.tenant_id): membership for membership in memberships.order_by("tenant__slug")}
     chosen = found.get(request.session.get(SESSION_KEY, ""))
     return chosen or next(iter(found.values()), None)
@@ -56,7 +58,8 @@ def membership_of(request: HttpRequest) -> Membership | None:
 
 def choose_tenant(request: HttpRequest, tenant_id: UUID) -> bool:
     """Remember the member's choice. False, and nothing remembered, when the user is no member there."""
-    if not Membership.objects.filter(user_id=request.user.pk, tenant_id=tenant_id).exists():
+    user = request.user
+    if not isinstance(user, User) or not Membership.objects.filter(user=user, tenant_id=tenant_id).exists():
         return False
     request.session[SESSION_KEY] = str(tenant_id)
     return True

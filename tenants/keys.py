@@ -51,7 +51,7 @@ def is_live(key: ApiKey, now: datetime) -> bool:
 
 
 def note_use(key: ApiKey, *, now: datetime) -> None:
-    """Remember that the key was used, at most once a minute: a write per request would cost more than it tells."""
+    """Remember the use, at most once a minute: a write for each request would cost more than it tells."""
     if key.last_used_at is None or now - key.last_used_at >= _USE_IS_NOTED_EVERY:
         stale = Q(last_used_at=None) | Q(last_used_at__lt=now)
         ApiKey.objects.filter(stale, id=key.id).update(last_used_at=now)

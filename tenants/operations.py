@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from django.core.validators import slug_re
 from django.db import IntegrityError, transaction
 
-from scheduler.db import database_time
 from scheduler.errors import FieldError, NotFound, ValidationFailed
+from scheduler.orm import database_time
 from tenants import keys
 from tenants.models import ApiKey, AuditEntry, Membership, Role, Tenant
 

@@ -1,0 +1,103 @@
+"""What people ask of the ledger, written and read. The caller owns the transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from psycopg.rows import class_row, scalar_row
+
+from scheduler.core.states import State
+from scheduler.store.statements import Connection, cursor, load
+
+SQL = load("schedules")
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """The primary key of a run."""
+
+    due_at: datetime
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class StateCount:
+    schedule_id: UUID
+    state: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """`shards_forsaken`: those without an owner for longer than the patience asked for."""
+
+    ticks: int
+    shards_unowned: int
+    shards_forsaken: int
+    oldest_due_age_s: float
+
+
+def withdraw_look_ahead(connection: Connection, schedule_id: UUID, *, now: datetime) -> int:
+    """Delete the pending nominal runs due after `now`, with their agenda rows; how many there were."""
+    with cursor(connection, class_row(RunKey)) as rows:
+        ahead = rows.execute(SQL["lock_look_ahead"], {"schedule_id": schedule_id, "now": now}).fetchall()
+    connection.execute(SQL["withdraw"], _keys(ahead))
+    return len(ahead)
+
+
+def last_nominal(connection: Connection, schedule_id: UUID) -> datetime | None:
+    with cursor(connection, scalar_row) as rows:
+        return rows.execute(SQL["last_nominal"], {"schedule_id": schedule_id}).fetchone()
+
+
+def lock_slot(connection: Connection, schedule_id: UUID) -> None:
+    """Precedes every lock on a run of the schedule: whoever parks and whoever frees meets here."""
+    connection.execute(SQL["lock_slot"], {"schedule_id": schedule_id})
+
+
+def lock_run(connection: Connection, run: RunKey) -> None:
+    connection.execute(SQL["lock_run"], {"due_at": run.due_at, "id": run.id})
+
+
+def lock_unfinished(connection: Connection, schedule_id: UUID) -> list[RunKey]:
+    with cursor(connection, class_row(RunKey)) as rows:
+        return rows.execute(SQL["lock_unfinished"], {"schedule_id": schedule_id}).fetchall()
+
+
+def cancel(connection: Connection, runs: Sequence[RunKey], *, now: datetime) -> dict[UUID, State]:
+    """By run: CANCELLED, or RUNNING where the run is only asked to stop; absent where nothing was to be done.
+    The caller has locked the slot and the runs."""
+    found = connection.execute(SQL["cancel"], {**_keys(runs), "now": now}).fetchall()
+    return {run_id: State(state) for run_id, state in found}
+
+
+def requested_run(
+    connection: Connection, schedule_id: UUID, *, origin_key: UUID, since: datetime
+) -> UUID | None:
+    parameters = {"schedule_id": schedule_id, "origin_key": origin_key, "since": since}
+    with cursor(connection, scalar_row) as rows:
+        return rows.execute(SQL["requested"], parameters).fetchone()
+
+
+def counts_by_state(connection: Connection, schedule_ids: Sequence[UUID], *, latest: int) -> list[StateCount]:
+    with cursor(connection, class_row(StateCount)) as rows:
+        return rows.execute(
+            SQL["counts_by_state"], {"schedule_ids": list(schedule_ids), "latest": latest}
+        ).fetchall()
+
+
+def last_runs(connection: Connection, schedule_ids: Sequence[UUID], *, now: datetime) -> list[RunKey]:
+    with cursor(connection, class_row(RunKey)) as rows:
+        return rows.execute(SQL["last_runs"], {"schedule_ids": list(schedule_ids), "now": now}).fetchall()
+
+
+def readiness(connection: Connection, *, shards: int, patience_s: float) -> Readiness:
+    with cursor(connection, class_row(Readiness)) as rows:
+        found = rows.execute(SQL["readiness"], {"shards": shards, "patience_s": patience_s}).fetchone()
+    assert found is not None  # an aggregate over a row always answers
+    return found
+
+
+def _keys(runs: Sequence[RunKey]) -> dict[str, list[UUID] | list[datetime]]:
+    return {"run_ids": [run.id for run in runs], "due": [run.due_at for run in runs]}

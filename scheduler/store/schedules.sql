@@ -1,0 +1,121 @@
+-- What edits, pauses, cancellations and requests of people do to the ledger. The caller has locked the
+-- schedule's row in a statement of its own: whatever a tick wrote before is visible to what follows.
+
+-- name: lock_look_ahead
+-- Instants that lie ahead and that nobody has seen. A row that a release holds is waited for; if it comes back
+-- QUEUED it is no longer ours to withdraw. Served by occurrence_by_schedule.
+SELECT o.due_at, o.id
+FROM occurrence o
+WHERE o.schedule_id = %(schedule_id)s AND o.due_at > %(now)s
+  AND o.origin = 'schedule' AND o.state = 'PENDING'
+ORDER BY o.id
+FOR UPDATE
+
+-- name: withdraw
+-- Rows locked above, deleted as if they had never been made. A statement of its own: its snapshot shows
+-- the agenda as the release we waited for has left it.
+WITH withdrawn AS (
+    DELETE FROM occurrence o
+    USING unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+    WHERE o.due_at = w.due_at AND o.id = w.run_id AND o.state = 'PENDING'
+    RETURNING o.id
+)
+DELETE FROM outbox b USING withdrawn w WHERE b.run_id = w.id
+
+-- name: last_nominal
+-- The latest instant of a schedule that has a row; null when it never had one.
+SELECT o.due_at
+FROM occurrence o
+WHERE o.schedule_id = %(schedule_id)s AND o.origin = 'schedule'
+ORDER BY o.due_at DESC
+LIMIT 1
+
+-- name: lock_slot
+SELECT FROM overlap_slot WHERE schedule_id = %(schedule_id)s FOR UPDATE
+
+-- name: lock_run
+SELECT FROM occurrence WHERE due_at = %(due_at)s AND id = %(id)s FOR UPDATE
+
+-- name: lock_unfinished
+-- All runs of a schedule that have not ended, of any origin. Reads the schedule's history once: deleting is rare.
+SELECT o.due_at, o.id
+FROM occurrence o
+WHERE o.schedule_id = %(schedule_id)s AND o.state IN ('PENDING', 'QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED')
+ORDER BY o.id
+FOR UPDATE
+
+-- name: cancel
+-- Runs that the caller has locked, their slot before them: those that wait end here, those that run are asked
+-- to stop, those that are over stay as they are. One row of the answer for each that was touched.
+WITH wanted AS (
+    SELECT * FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+), touched AS (
+    UPDATE occurrence o
+    SET state = CASE WHEN o.state = 'RUNNING' THEN o.state ELSE 'CANCELLED' END,
+        wait_reason = NULL,
+        finished_at = CASE WHEN o.state = 'RUNNING' THEN o.finished_at ELSE %(now)s END,
+        cancel_requested_at = coalesce(o.cancel_requested_at, %(now)s)
+    FROM wanted w
+    WHERE o.due_at = w.due_at AND o.id = w.run_id
+      AND o.state IN ('PENDING', 'QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED')
+    RETURNING o.id, o.state
+), agenda AS (
+    DELETE FROM outbox b USING touched t WHERE b.run_id = t.id AND t.state = 'CANCELLED'
+), freed AS (
+    UPDATE overlap_slot s SET run_id = NULL, due_at = NULL
+    FROM touched t WHERE s.run_id = t.id AND t.state = 'CANCELLED'
+)
+SELECT id, state FROM touched
+
+-- name: requested
+-- The run that this request has asked for before. Bounded in time, for origin_key has no index of its own.
+SELECT o.id
+FROM occurrence o
+WHERE o.schedule_id = %(schedule_id)s AND o.due_at > %(since)s
+  AND o.origin = 'trigger' AND o.origin_key = %(origin_key)s
+
+-- name: counts_by_state
+-- Of the latest runs of each schedule, so that a long history costs no more than a short one.
+SELECT w.schedule_id, latest.state, count(*) AS runs
+FROM unnest(%(schedule_ids)s::uuid[]) AS w(schedule_id)
+CROSS JOIN LATERAL (
+    SELECT o.state FROM occurrence o
+    WHERE o.schedule_id = w.schedule_id
+    ORDER BY o.due_at DESC, o.id DESC
+    LIMIT %(latest)s
+) AS latest
+GROUP BY w.schedule_id, latest.state
+
+-- name: last_runs
+-- For each schedule its latest run that has come due.
+SELECT latest.due_at, latest.id
+FROM unnest(%(schedule_ids)s::uuid[]) AS w(schedule_id)
+CROSS JOIN LATERAL (
+    SELECT o.due_at, o.id FROM occurrence o
+    WHERE o.schedule_id = w.schedule_id AND o.due_at <= %(now)s
+    ORDER BY o.due_at DESC, o.id DESC
+    LIMIT 1
+) AS latest
+
+-- name: readiness
+-- How the machine is, in one row. A shard that no tick ever took counts as without owner since ever. The oldest
+-- due age looks at the agenda and, shard by shard through schedule_due, at instants that no tick has met.
+SELECT
+    (SELECT count(*) FROM session s WHERE s.kind = 'tick' AND s.expires_at > moment.now) AS ticks,
+    %(shards)s - count(l.shard) FILTER (WHERE l.owner IS NOT NULL AND l.expires_at > moment.now) AS shards_unowned,
+    %(shards)s - count(l.shard) FILTER (
+        WHERE l.expires_at > moment.now - make_interval(secs => %(patience_s)s)) AS shards_forsaken,
+    greatest(0, extract(epoch FROM moment.now - least(
+        (SELECT min(b.dispatch_at) FROM outbox b),
+        (SELECT min(first.next_due_at)
+         FROM generate_series(0, %(shards)s - 1) AS shard(number)
+         CROSS JOIN LATERAL (
+             SELECT c.next_due_at FROM schedule c
+             WHERE c.shard = shard.number AND c.state = 'active' AND c.next_due_at IS NOT NULL
+             ORDER BY c.next_due_at
+             LIMIT 1
+         ) AS first)
+    )))::float8 AS oldest_due_age_s
+FROM (SELECT clock_timestamp() AS now) AS moment
+LEFT JOIN shard_lease l ON l.kind = 'tick' AND l.shard < %(shards)s
+GROUP BY moment.now

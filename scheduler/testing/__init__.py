@@ -16,7 +16,8 @@ _SCHEDULE = UUID("3f0c1f1e-6f3e-4a53-9d0a-6d7f0e1c2b3a")
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
     percent: float | None
-    note: str | None
+    note: str
+    resume: Any
 
 
 @dataclass(kw_only=True)
@@ -32,6 +33,7 @@ class LocalContext:
     fence: int = 1
     payload: Mapping[str, Any] = field(default_factory=dict)
     tenant: str = "demo"
+    resume: Any = None
     cancelled: bool = False
     heartbeats: list[Heartbeat] = field(default_factory=list)
 
@@ -46,9 +48,9 @@ class LocalContext:
     def key(self, name: str) -> str:
         return identity.sub_key(self.idempotency_key, name)
 
-    def heartbeat(self, *, percent: float | None = None, note: str | None = None) -> None:
-        self.heartbeats.append(Heartbeat(percent=percent, note=note))
+    def heartbeat(self, *, percent: float | None = None, note: str = "", resume: Any = None) -> None:
         self.check_cancelled()
+        self.heartbeats.append(Heartbeat(percent=percent, note=note, resume=resume))
 
     def check_cancelled(self) -> None:
         if self.cancelled:

@@ -13,7 +13,7 @@ from scheduler.testing.verify import Report, verify
 
 class Command(BaseCommand):
     help = "Check the ledger: nothing lost, nothing doubled, nothing stuck. Exit code 1 if something is."
-    requires_system_checks = []  # it must be able to tell what a half-broken installation has left
+    requires_system_checks: list[str] = []  # it must work on what a broken installation left
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--since", type=_instant, help="only what is due after this RFC 3339 time")

@@ -1,20 +1,22 @@
 """Wall time to UTC: where a zone's clock jumps, and what becomes of local times that a jump hides or repeats.
 
 A zone's offset is asked of zoneinfo and nothing else. In the pinned data no zone moves its clock twice within
-six days, so that looking every third day finds every jump (tests/core/test_dst.py checks it for all zones).
+six days, so that looking every fifth day finds every jump (tests/core/test_dst.py checks it for all zones).
 """
 
-import calendar
+from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
-_PROBE_STEP: Final = timedelta(days=3)
-_SECOND: Final = timedelta(seconds=1)
+_PROBE_STEP_S: Final = 5 * 86400
+_MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
+_WEEK: Final = timedelta(days=7)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -83,55 +85,47 @@ class Resolution:
     gap_end: datetime | None = None  # set when it does not exist
 
 
-def offset_at(zone: ZoneInfo, instant: datetime) -> timedelta:
-    offset = instant.astimezone(zone).utcoffset()
+@lru_cache(maxsize=4096)
+def jumps_in_year(zone: ZoneInfo, year: int) -> tuple[Jump, ...]:
+    """The jumps that touch a local date of this year."""
+    begin = int((datetime(year, 1, 1, tzinfo=UTC) - 2 * _DAY).timestamp())
+    end = int((datetime(year, 12, 31, tzinfo=UTC) + 3 * _DAY).timestamp())
+    probes = range(begin, end + _PROBE_STEP_S, _PROBE_STEP_S)
+    offsets = [_offset(zone, probe) for probe in probes]
+    found = (
+        Jump(at=_first_second_of(zone, after, probe - _PROBE_STEP_S, probe), before=before, after=after)
+        for probe, (before, after) in zip(probes[1:], pairwise(offsets), strict=True)
+        if before != after
+    )
+    return tuple(jump for jump in found if any(day.year == year for day in jump.dates()))
+
+
+def _first_second_of(zone: ZoneInfo, offset: timedelta, left: int, right: int) -> datetime:
+    """The first second in (left, right] at which the zone has `offset`, by bisection."""
+    while right - left > 1:
+        middle = (left + right) // 2
+        if _offset(zone, middle) == offset:
+            right = middle
+        else:
+            left = middle
+    return datetime.fromtimestamp(right, UTC)
+
+
+def _offset(zone: ZoneInfo, epoch_s: int) -> timedelta:
+    offset = datetime.fromtimestamp(epoch_s, zone).utcoffset()
     assert offset is not None, "a ZoneInfo always knows its offset"
     return offset
 
 
-@lru_cache(maxsize=8192)
-def jumps_in_month(zone: ZoneInfo, year: int, month: int) -> tuple[Jump, ...]:
-    """The jumps that touch a local date of this month."""
-    first = datetime(year, month, 1, tzinfo=UTC)
-    begin = first - 2 * _DAY
-    end = first + _DAY * (calendar.monthrange(year, month)[1] + 2)
-    found = _jumps_between(zone, begin, end)
-    return tuple(jump for jump in found if any((d.year, d.month) == (year, month) for d in jump.dates()))
-
-
-def _jumps_between(zone: ZoneInfo, begin: datetime, end: datetime) -> list[Jump]:
-    jumps = []
-    left, before = begin, offset_at(zone, begin)
-    while left < end:
-        right = left + _PROBE_STEP
-        after = offset_at(zone, right)
-        if after != before:
-            jumps.append(Jump(at=_first_second_of(zone, after, left, right), before=before, after=after))
-        left, before = right, after
-    return jumps
-
-
-def _first_second_of(zone: ZoneInfo, offset: timedelta, left: datetime, right: datetime) -> datetime:
-    """The first second in (left, right] at which the zone has `offset`, by bisection."""
-    while right - left > _SECOND:
-        middle = left + (right - left) // 2 // _SECOND * _SECOND
-        if offset_at(zone, middle) == offset:
-            right = middle
-        else:
-            left = middle
-    return right
-
-
-@lru_cache(maxsize=8192)
-def irregular_days(zone: ZoneInfo, year: int, month: int) -> frozenset[int]:
-    """Days of the month on which some wall time is missing, doubled, or borders on one that is."""
-    dates = (day for jump in jumps_in_month(zone, year, month) for day in jump.dates())
-    return frozenset(day.day for day in dates if (day.year, day.month) == (year, month))
+@lru_cache(maxsize=4096)
+def irregular_dates(zone: ZoneInfo, year: int) -> frozenset[date]:
+    """The dates of the year on which some wall time is missing, doubled, or borders on one that is."""
+    return frozenset(day for jump in jumps_in_year(zone, year) for day in jump.dates() if day.year == year)
 
 
 def is_regular(zone: ZoneInfo, day: date) -> bool:
     """Whether every wall time of this local date exists exactly once, at one offset."""
-    return day.day not in irregular_days(zone, day.year, day.month)
+    return day not in irregular_dates(zone, day.year)
 
 
 def irregular_run(zone: ZoneInfo, day: date) -> tuple[date, date]:
@@ -150,9 +144,33 @@ def irregular_run(zone: ZoneInfo, day: date) -> tuple[date, date]:
 
 def jumps_around(zone: ZoneInfo, first: date, last: date) -> tuple[Jump, ...]:
     """The jumps that touch the local dates from `first` to `last` (a few days at most)."""
-    months = {(first.year, first.month): None, (last.year, last.month): None}
-    jumps = {jump.at: jump for month in months for jump in jumps_in_month(zone, *month)}
-    return tuple(jumps[at] for at in sorted(jumps))
+    jumps = {jump.at: jump for year in {first.year, last.year} for jump in jumps_in_year(zone, year)}
+    nearby = sorted(at for at in jumps if first - _WEEK <= at.date() <= last + _WEEK)
+    return tuple(jumps[at] for at in nearby)
+
+
+def resolve_day(
+    day: date, minutes: tuple[int, ...], jumps: tuple[Jump, ...], policy: DstPolicy
+) -> tuple[list[datetime], list[Resolution]]:
+    """The instants of the ordinary minutes of a local date, and what becomes of the missing and doubled ones.
+
+    Two jumps are days apart, so that between the wall times which they touch one offset holds.
+    """
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    ordinary: list[datetime] = []
+    odd: list[Resolution] = []
+    done, offset = 0, jumps[0].before
+    for jump in jumps:
+        first, beyond = sorted((jump.at + jump.before, jump.at + jump.after))
+        low, high = (bisect_left(minutes, -((midnight - wall) // _MINUTE)) for wall in (first, beyond))
+        ordinary += [midnight - offset + _MINUTE * minute for minute in minutes[done:low]]
+        odd += [
+            resolve((midnight + _MINUTE * minute).replace(tzinfo=None), jumps, policy)
+            for minute in minutes[low:high]
+        ]
+        done, offset = high, jump.after
+    ordinary += [midnight - offset + _MINUTE * minute for minute in minutes[done:]]
+    return ordinary, odd
 
 
 def resolve(local: datetime, jumps: tuple[Jump, ...], policy: DstPolicy) -> Resolution:

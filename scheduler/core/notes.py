@@ -27,7 +27,7 @@ def on_day_fields(clock: WallClock) -> Iterator[str]:
 def on_clock_jumps(clock: WallClock, earlier: datetime, instant: datetime) -> Iterator[str]:
     """Notes on `instant`, and on the local times that were skipped since the instant before it."""
     skipped: list[datetime] = []
-    for resolution in clock.resolutions_between(earlier, instant):
+    for resolution in clock.oddities_between(earlier, instant):
         if instant in resolution.instants:
             yield from _on_fired(resolution, instant, clock)
         elif (

@@ -7,7 +7,7 @@ a frozen value; every answer is a function of its arguments. Datetimes are aware
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -146,10 +146,14 @@ class Trigger:
         shown_instants: list[PreviewInstant] = []
         while len(shown_instants) < count and (instant := self.next_after(earlier)) is not None:
             remarks = tuple(self._notes(earlier, instant, first=not shown_instants))
-            local = instant.astimezone(self.zone)
-            shown_instants.append(PreviewInstant(utc=instant, local=local, notes=remarks))
+            shown_instants.append(PreviewInstant(utc=instant, local=self._local(instant), notes=remarks))
             earlier = instant
         return shown_instants
+
+    def _local(self, instant: datetime) -> datetime:
+        # At a fixed offset: by PEP 495 a repeated time that carries its zone equals no time of another zone.
+        local = instant.astimezone(self.zone)
+        return local.replace(tzinfo=timezone(local.utcoffset() or timedelta(0)), fold=0)
 
     def _notes(self, earlier: datetime, instant: datetime, *, first: bool) -> Iterator[str]:
         if isinstance(self.rule, WallClock):

@@ -40,9 +40,6 @@ class WallClock:
     _plans: dict[MonthShape, "_MonthPlan"] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _tables: dict[tuple[int, ...], tuple[int, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
     _runs: dict[date, "_Run"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def next_after(self, instant: datetime) -> datetime | None:
@@ -108,11 +105,11 @@ class WallClock:
     def count_between(self, start: datetime, end: datetime) -> int:
         return sum(block.count_between(start, end) for block in self._blocks(start, end))
 
-    def resolutions_between(self, start: datetime, end: datetime) -> Iterator[Resolution]:
-        """How the local times near the clock jumps of [start, end] were resolved, fired or not."""
+    def oddities_between(self, start: datetime, end: datetime) -> Iterator[Resolution]:
+        """The local times near the clock jumps of [start, end] that are missing or doubled, fired or not."""
         for block in self._blocks(start, end):
             if isinstance(block, _Run):
-                yield from self._resolutions(block.first, block.last)
+                yield from block.oddities
 
     def excluded_dates(self, start: datetime, end: datetime) -> Iterator[date]:
         """The excluded local dates of [start, end] on which an expression would have fired."""
@@ -144,21 +141,23 @@ class WallClock:
         first, last = dst.irregular_run(self.zone, day)
         run = self._runs.get(first)
         if run is None:
-            resolved = self._resolutions(first, last)
-            instants = {instant for resolution in resolved for instant in resolution.instants}
-            run = _Run(last=last, first=first, instants=tuple(sorted(instants)))
+            run = self._resolved(first, last)
             if len(self._runs) >= _KEPT_RUNS:
                 self._runs.clear()
             self._runs[first] = run
         return run
 
-    def _resolutions(self, first: date, last: date) -> Iterator[Resolution]:
+    def _resolved(self, first: date, last: date) -> "_Run":
         jumps = dst.jumps_around(self.zone, first, last)
+        instants: set[datetime] = set()
+        oddities: list[Resolution] = []
         for day in (first + _DAY * index for index in range((last - first).days + 1)):
             for expression in (self.expressions[index] for index in self._matching(day)):
                 policy = self.dst.judged(rolling=expression.is_rolling)
-                for minute in expression.minutes_of_day:
-                    yield dst.resolve(_wall(day, minute), jumps, policy)
+                ordinary, odd = dst.resolve_day(day, expression.minutes_of_day, jumps, policy)
+                instants.update(ordinary, *(resolution.instants for resolution in odd))
+                oddities += odd
+        return _Run(first=first, last=last, instants=tuple(sorted(instants)), oddities=tuple(oddities))
 
     def _to_utc(self, day: date, minute: int) -> datetime:
         return _wall(day, minute).replace(tzinfo=self.zone).astimezone(UTC)
@@ -166,18 +165,18 @@ class WallClock:
     # -- dates and minutes of the day
 
     def _minutes_on(self, day: date) -> tuple[int, ...]:
-        matching = self._matching(day)
-        table = self._tables.get(matching)
-        if table is None:
-            tables = [self.expressions[index].minutes_of_day for index in matching]
-            table = tables[0] if len(tables) == 1 else tuple(sorted(set().union(*tables)))
-            self._tables[matching] = table
-        return table
+        if not self.exclusions.ranges:
+            return self._plan(day.year, day.month).minutes.get(day.day, ())
+        return self._merged(self._matching(day))
+
+    def _merged(self, matching: tuple[int, ...]) -> tuple[int, ...]:
+        tables = [self.expressions[index].minutes_of_day for index in matching]
+        return tables[0] if len(tables) == 1 else tuple(sorted(set().union(*tables)))
 
     def _matching(self, day: date) -> tuple[int, ...]:
         """Which of the expressions fire on this date, exclusions applied."""
         plain = self._plan(day.year, day.month).matching.get(day.day, ())
-        if not self.exclusions:
+        if not self.exclusions.ranges:
             return plain
         if self.exclusions.range_of(day) is not None:
             return ()
@@ -196,6 +195,8 @@ class WallClock:
 
     def _next_date(self, day: date, limit: date) -> date | None:
         """The first date later than `day` and not later than `limit` on which an expression fires."""
+        if not self.exclusions.ranges:
+            return self._next_plain(day, limit)
         if self.exclusions.moves:
             return self._search_dates(day, limit, _DAY)
         following = self._next_plain(day, limit)
@@ -204,6 +205,8 @@ class WallClock:
         return following
 
     def _previous_date(self, day: date, limit: date) -> date | None:
+        if not self.exclusions.ranges:
+            return self._previous_plain(day, limit)
         if self.exclusions.moves:
             return self._search_dates(day, limit, -_DAY)
         preceding = self._previous_plain(day, limit)
@@ -255,15 +258,18 @@ class WallClock:
         for index, expression in enumerate(self.expressions):
             for day in expression.days_in(shape):
                 matching[day] = (*matching.get(day, ()), index)
-        return _MonthPlan(days=tuple(sorted(matching)), matching=matching)
+        merged = {indexes: self._merged(indexes) for indexes in set(matching.values())}
+        minutes = {day: merged[indexes] for day, indexes in matching.items()}
+        return _MonthPlan(days=tuple(sorted(matching)), matching=matching, minutes=minutes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _MonthPlan:
-    """The matching days of a month shape, and which expressions match on each."""
+    """The matching days of a month shape, and for each its expressions and its minutes of the day."""
 
     days: tuple[int, ...]
     matching: dict[int, tuple[int, ...]]
+    minutes: dict[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -288,6 +294,7 @@ class _Run:
     first: date
     last: date
     instants: tuple[datetime, ...]
+    oddities: tuple[Resolution, ...]
 
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         yield from self.instants[bisect_left(self.instants, start) : bisect_left(self.instants, end)]

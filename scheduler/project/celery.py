@@ -1,0 +1,24 @@
+"""The Celery application of the workers: `celery -A scheduler.project worker --pool threads`."""
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler.project.settings")
+# Django's checks load every page and form: not what a worker runs, and a second of its start.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
+
+from django.conf import settings
+
+from scheduler.topology import CLASSES, is_amqp, queue_name, queues
+from scheduler.worker.gate import Gate
+
+app = Celery("fencepost")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.task_queues = queues(quorum=is_amqp(settings.CELERY_BROKER_URL))
+app.conf.task_default_queue = queue_name("normal")
+app.conf.task_default_exchange = app.conf.task_queues[CLASSES.index("normal")].exchange.name
+app.conf.task_default_routing_key = queue_name("normal")
+app.steps["consumer"].add(Gate)
+app.autodiscover_tasks(related_name="jobs")
+app.autodiscover_tasks(settings.FENCEPOST.jobs, related_name=None)

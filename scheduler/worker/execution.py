@@ -1,0 +1,173 @@
+"""One attempt at a run: the job's function, what it sees, what its end means. Knows nothing of Celery."""
+
+import json
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from scheduler.core.identity import idempotency_key, sub_key
+from scheduler.core.retry import Decision, RetryPolicy, after_failure
+from scheduler.core.states import AttemptOutcome, State
+from scheduler.errors import Cancelled, LeaseLost, PermanentError, RetryLater
+from scheduler.store.claims import Claimed, Ending
+from scheduler.worker.registry import JobSpec
+
+ERROR_BYTES = 16 * 1024
+RESULT_BYTES = 64 * 1024
+_SECRETS = re.compile(
+    r"(?i)((?:pass(?:word|wd)?|secret|token|api[_-]?key|authorization)[\"']?\s*[=:]\s*)(?:bearer\s+)?[^\s,;&\"']+"
+)
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+
+
+class Recorder(Protocol):
+    """Where progress goes: the worker's connection to the ledger."""
+
+    def report_progress(self, held: "Held", progress: dict[str, Any]) -> bool: ...
+
+
+@dataclass(eq=False, kw_only=True)
+class Held:
+    """A run that this process holds, or believes to hold: `lost` and `cancelled` are set by the session.
+
+    `good_until` is on the monotonic clock, which runs on while a process is stopped: whoever wakes up too
+    late knows it at once, before any renewal could tell.
+    """
+
+    claimed: Claimed
+    session_id: UUID
+    good_until: Callable[[], float]
+    lost: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """Raises LeaseLost or Cancelled: the attempt is no longer wanted."""
+        if self.lost.is_set() or time.monotonic() > self.good_until():
+            raise LeaseLost(f"run {self.claimed.run_id} is no longer held under fence {self.claimed.fence}")
+        if self.cancelled.is_set():
+            raise Cancelled(f"run {self.claimed.run_id} was cancelled")
+
+
+class Context:
+    """What a job gets as its first argument."""
+
+    def __init__(self, held: Held, recorder: Recorder) -> None:
+        self._held = held
+        self._recorder = recorder
+        claimed = held.claimed
+        self.run_id: UUID = claimed.run_id
+        self.due_at: datetime = claimed.due_at
+        self.attempt: int = claimed.attempt
+        self.fence: int = claimed.fence
+        self.tenant: str = claimed.tenant
+        self.payload: dict[str, Any] = claimed.payload
+        self.payload_ref: str | None = claimed.payload_ref
+        self.resume: Any = claimed.resume
+        self.idempotency_key: str = idempotency_key(
+            claimed.due_at, claimed.schedule_id, claimed.revision, claimed.origin_key
+        )
+
+    def key(self, name: str) -> str:
+        """A key for one of several effects of this run, stable across its attempts."""
+        return sub_key(self.idempotency_key, name)
+
+    def check_cancelled(self) -> None:
+        """Raises Cancelled if somebody wants the run stopped, LeaseLost if it is no longer ours."""
+        self._held.check()
+
+    def heartbeat(self, *, percent: float | None = None, note: str = "", resume: Any = None) -> None:
+        """Progress for people, and `resume` for the next attempt. Renews nothing: the session does."""
+        self._held.check()
+        progress = {"percent": percent, "note": note[:500], "resume": resume}
+        if not self._recorder.report_progress(self._held, progress):
+            self._held.lost.set()
+            self._held.check()
+
+
+def attempt(held: Held, spec: JobSpec, recorder: Recorder) -> tuple[Ending, BaseException | None]:
+    """Call the job once. Returns how it ended, and the exception to show to whoever watches."""
+    try:
+        result = spec.function(Context(held, recorder), **held.claimed.payload)
+        return _ending(held, Decision(state=State.SUCCEEDED), _storable(result)), None
+    except BaseException as error:
+        return _failure(held, spec, error), error
+
+
+def _failure(held: Held, spec: JobSpec, error: BaseException) -> Ending:
+    outcome, decision = _verdict(held, spec, error)
+    return _ending(held, decision, None, outcome=outcome, error=describe(error))
+
+
+def _verdict(held: Held, spec: JobSpec, error: BaseException) -> tuple[AttemptOutcome, Decision]:
+    claimed = held.claimed
+    if isinstance(error, Cancelled) and held.cancelled.is_set():
+        return AttemptOutcome.CANCELLED, Decision(state=State.CANCELLED)
+    outcome = AttemptOutcome.LOST if isinstance(error, LeaseLost) else AttemptOutcome.FAILED
+    decision = after_failure(
+        RetryPolicy.of(claimed.retry),
+        run_id=claimed.run_id,
+        attempt=claimed.attempt,
+        permanent=isinstance(error, (PermanentError, *spec.non_retryable)),
+        asked_delay_s=error.after if isinstance(error, RetryLater) else None,
+    )
+    return outcome, decision
+
+
+def _ending(
+    held: Held,
+    decision: Decision,
+    result: Any,
+    *,
+    outcome: AttemptOutcome = AttemptOutcome.SUCCEEDED,
+    error: dict[str, Any] | None = None,
+) -> Ending:
+    claimed = held.claimed
+    return Ending(
+        run_id=claimed.run_id,
+        due_at=claimed.due_at,
+        fence=claimed.fence,
+        schedule_id=claimed.schedule_id,
+        slotted=claimed.slotted,
+        state=decision.state,
+        outcome=outcome,
+        result=result,
+        error=error,
+        delay_s=decision.delay_s,
+    )
+
+
+def _storable(result: Any) -> Any:
+    """The result as Postgres can keep it. A run whose work is done does not fail for what it returns: what
+    is no bounded JSON is replaced by a note that says so.
+    """
+    try:
+        text = json.dumps(result, allow_nan=False)
+        text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        return {"not_stored": f"the result is no JSON: {type(error).__name__}: {error}"[:500]}
+    if "\\u0000" in text or re.search(r"\\ud[89a-f]", text):
+        return {"not_stored": "the result has characters that cannot be stored"}
+    if len(text) > RESULT_BYTES:
+        return {"not_stored": f"the result has {len(text)} bytes, more than {RESULT_BYTES}"}
+    return result
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Type, message and traceback, masked, cut to 16 KiB: the end of a traceback says most."""
+    text = "".join(traceback.format_exception(error))
+    return {
+        "type": _clean(type(error).__qualname__)[:200],
+        "message": _clean(str(error))[:2000],
+        "traceback": _clean(text)[-(ERROR_BYTES - 3000) :],
+    }
+
+
+def _clean(text: str) -> str:
+    masked = _URL_PASSWORD.sub(r"\1***@", _SECRETS.sub(r"\1***", text))
+    return masked.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,267 @@
+"""Between Celery's consumer and its pool: claim first, acknowledge when durable, then run.
+
+A message is a hint. It waits here, unacknowledged and unclaimed, until a slot is free; then the run is
+claimed, and once the claim or its refusal is committed the message is acknowledged. So a worker killed
+before loses nothing, and a job of hours never meets the broker's consumer time-out.
+
+All of Celery that is touched, documented or not, is touched in this module (Celery and kombu are pinned to
+their minors; tests/worker/test_celery_surface.py fails when a name changes):
+`Consumer.on_task_request`, `.hub`, `.timer`, `.call_soon`, `.task_consumer`, `.pool.num_processes`;
+`Hub.add_reader`, `.call_repeatedly`; `Request.message`, `.request_dict`, `.acknowledged`;
+`TaskConsumer._add_tag`, `._receive_callback`, `._active_tags`; `state.task_ready`, `.should_stop`.
+Every AMQP call is made by the thread that owns the connection.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from celery import bootsteps, signals
+from celery.utils.log import get_logger
+from celery.worker import state
+from django.conf import settings
+
+from scheduler import telemetry
+from scheduler.core.states import Refusal
+from scheduler.db import engine_connection
+from scheduler.faultpoints import fault_point
+from scheduler.processes.loop import who
+from scheduler.store.sessions import Load
+from scheduler.worker import runtime
+from scheduler.worker.runtime import Worker
+
+HOLD_S = 0.05  # a message that found no slot for so long goes back: another worker may have one
+PUMP_S = 0.02
+DRAIN_S = 8.0  # of the ten seconds after SIGTERM; the rest is for writing ends and leaving
+CLAIM = "fencepost_claim"
+
+_log = get_logger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class Delivery:
+    """A message in hand."""
+
+    request: Any
+    run_id: UUID
+    due_at: datetime
+    received_at: float
+
+
+class Gate(bootsteps.StartStopStep):
+    """A step of the consumer's blueprint: created before its strategies bind `on_task_request`."""
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._consumer = consumer
+        self._run = consumer.on_task_request
+        consumer.on_task_request = self.receive
+        self._in_hand: deque[Delivery] = deque()
+        self._busy = 0
+        self._subscribed = True
+        self._draining = False
+        self._lock = threading.RLock()
+        self._mail: deque[Callable[[], None]] = deque()
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
+        os.set_blocking(self._wake_reader, False)
+        self._worker: Worker | None = None
+
+    # ---- life of the step -----------------------------------------------------------------------------
+
+    def start(self, consumer: Any) -> None:
+        """At every (re)connection: what was in hand was of the old one, and the broker delivers it again."""
+        with self._lock:
+            self._in_hand.clear()
+            self._subscribed = True
+        if self._worker is None:
+            self._begin()
+        if not consumer.hub:
+            consumer.timer.call_repeatedly(PUMP_S, self.pump)
+
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        hub.add_reader(self._wake_reader, self._read_mail)
+        hub.call_repeatedly(PUMP_S, self.pump)
+
+    def _begin(self) -> None:
+        """After the fork of the pool, never before: threads do not survive it."""
+        worker = Worker(
+            engine_connection, name=who(), session_s=settings.FENCEPOST.session_s, load=self._load
+        )
+        worker.start()
+        self._worker = worker
+        runtime.install(worker, self._slot_is_free)
+        signals.worker_ready.connect(self._take_over_signals, weak=False)
+
+    def _load(self) -> Load:
+        return Load(capacity=self._capacity, busy=self._busy, prefetched=len(self._in_hand))
+
+    @property
+    def _capacity(self) -> int:
+        return int(self._consumer.pool.num_processes)
+
+    # ---- the way of a message -------------------------------------------------------------------------
+
+    def receive(self, request: Any) -> None:
+        """In place of Celery's handler. Messages that are not ours go straight on to it."""
+        if "generation" not in request.request_dict:
+            self._run(request)
+            return
+        fault_point("worker.received")
+        try:
+            delivery = Delivery(
+                request=request,
+                run_id=UUID(request.id),
+                due_at=datetime.fromisoformat(request.request_dict["due_at"]),
+                received_at=time.monotonic(),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse_junk(request, error)
+            return
+        with self._lock:
+            self._in_hand.append(delivery)
+        self.pump()
+
+    def pump(self) -> None:
+        """Claim for as many as there are free slots; give back what waits too long. Owner's thread only."""
+        with self._lock:
+            self._claim_for_free_slots()
+            if self._is_crowded():
+                self._subscribe(False)
+                self._give_back()
+            elif not self._subscribed and not self._draining and self._busy < self._capacity:
+                self._subscribe(True)
+
+    def _claim_for_free_slots(self) -> None:
+        worker = self._worker
+        if worker is None or self._draining or not worker.can_claim:
+            return
+        while self._in_hand and self._busy < self._capacity:
+            delivery = self._in_hand.popleft()
+            self._busy += 1
+            worker.claim(delivery.run_id, delivery.due_at, self._answer_to(delivery))
+
+    def _answer_to(self, delivery: Delivery) -> Callable[[UUID | Refusal], None]:
+        return lambda answer: self._post(lambda: self._settle(delivery, answer))
+
+    def _settle(self, delivery: Delivery, answer: UUID | Refusal) -> None:
+        if answer in (Refusal.SESSION_LOST, Refusal.TOO_EARLY):
+            with self._lock:  # nothing moved: it stays in hand, and is asked for again at the next pump
+                self._busy -= 1
+                self._in_hand.appendleft(delivery)
+            return
+        fault_point("worker.before_ack")
+        self._acknowledge(delivery.request)
+        if isinstance(answer, UUID):
+            delivery.request.request_dict[CLAIM] = str(answer)
+            self._run(delivery.request)
+        else:
+            state.task_ready(delivery.request)
+            self._slot_is_free()
+
+    def _slot_is_free(self) -> None:
+        """From the pool's thread at the end of a job, and after a refusal."""
+        with self._lock:
+            self._busy -= 1
+        self._post(self.pump)
+
+    def _acknowledge(self, request: Any) -> None:
+        request.message.ack_log_error(_log, request.connection_errors)
+        request.acknowledged = True  # every later acknowledgement of Celery's is a no-op now
+
+    def _refuse_junk(self, request: Any, error: Exception) -> None:
+        telemetry.alert("junk_message", message=str(request.id)[:100], error=str(error)[:200])
+        request.message.reject_log_error(_log, request.connection_errors, requeue=False)
+        request.acknowledged = True
+        state.task_ready(request)
+
+    # ---- giving back ----------------------------------------------------------------------------------
+
+    def _is_crowded(self) -> bool:
+        if not self._consumer.hub:
+            return self._draining and bool(self._in_hand)
+        waits = self._in_hand and time.monotonic() - self._in_hand[0].received_at > HOLD_S
+        return bool(waits) or (self._draining and self._subscribed)
+
+    def _give_back(self) -> None:
+        while self._in_hand:
+            request = self._in_hand.popleft().request
+            request.message.reject_log_error(_log, request.connection_errors, requeue=True)
+            request.acknowledged = True  # not request.reject(): it would tell monitors the task was rejected
+            state.task_ready(request)
+
+    def _subscribe(self, wanted: bool) -> None:
+        """Without waiting for replies: a waiting call would drain events, and come back in here.
+
+        A fresh tag each time: a quorum queue of RabbitMQ 3.10 closes the channel on a reused one.
+        """
+        consumer = self._consumer.task_consumer
+        if consumer is None or not consumer.channel.connection or wanted == self._subscribed:
+            return
+        self._subscribed = wanted
+        if not self._consumer.hub:
+            consumer.consume() if wanted else consumer.cancel()
+            return
+        for queue in consumer.queues:
+            if wanted:
+                queue.consume(consumer._add_tag(queue), consumer._receive_callback, nowait=True)
+            else:
+                consumer.channel.basic_cancel(consumer._active_tags[queue.name], nowait=True)
+
+    # ---- the owner's mailbox --------------------------------------------------------------------------
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Have the thread that owns the connection do this. Without an event loop the transport is a local
+        one, whose acknowledgements any thread may make.
+        """
+        if not self._consumer.hub:
+            with self._lock:
+                call()
+            return
+        self._mail.append(call)
+        try:
+            os.write(self._wake_writer, b"!")
+        except BlockingIOError:
+            return  # the pipe is full of wake-ups already
+
+    def _read_mail(self, *_: Any) -> None:
+        try:
+            os.read(self._wake_reader, 4096)
+        except BlockingIOError:
+            return
+        while self._mail:
+            self._mail.popleft()()
+
+    # ---- SIGTERM --------------------------------------------------------------------------------------
+
+    def _take_over_signals(self, **_: Any) -> None:
+        """Celery's warm shutdown drops what it has acknowledged and not begun: drain first, then let it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._drain)
+
+    def _drain(self, *_: Any) -> None:
+        if not self._draining:
+            self._draining = True
+            threading.Thread(target=self._drain_and_stop, name="fencepost-drain", daemon=True).start()
+
+    def _drain_and_stop(self) -> None:
+        self._post(self.pump)
+        deadline = time.monotonic() + DRAIN_S
+        while self._busy and time.monotonic() < deadline:
+            time.sleep(PUMP_S)
+        left = self._busy
+        if self._worker is not None:
+            self._worker.finish(timeout_s=2.0)
+        if left:
+            # Threads cannot be ended, and Celery would wait for them. Their session is closed: the sweep
+            # takes these runs up again at once.
+            telemetry.trouble("left_running", runs=left)
+            os._exit(0)
+        state.should_stop = 0  # type: ignore[assignment]  # stubs know None alone; it is an exit code

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.project import embedded
-from tests.support.machine import absent, rabbitmq_url
+from tests.support.machine import absent, find_free_port, rabbitmq_url
 from tests.support.processes import Launcher, product_environ
 from tests.support.servers import (
     database_name,
@@ -145,6 +145,11 @@ def vhost() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def broker_url(vhost: str) -> str:
     return f"{rabbitmq_url().rstrip('/')}/{vhost}"
+
+
+@pytest.fixture
+def free_port() -> int:
+    return find_free_port()
 
 
 @pytest.fixture

@@ -15,6 +15,13 @@ def rabbitmq_url() -> str:
     return os.environ.get("FENCEPOST_TEST_BROKER_URL", "amqp://guest:guest@127.0.0.1:5672")
 
 
+def find_free_port() -> int:
+    """A TCP port on loopback that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @functools.cache
 def rabbitmq_usable() -> bool:
     parts = urlsplit(rabbitmq_url())

@@ -1,7 +1,7 @@
 """Wall time to UTC: where a zone's clock jumps, and what becomes of local times that a jump hides or repeats.
 
 A zone's offset is asked of zoneinfo and nothing else. In the pinned data no zone moves its clock twice within
-six days, so that looking every fifth day finds every jump (tests/core/test_dst.py checks it for all zones).
+six days (tests/core/test_dst.py checks it for all of them), so that a jump is alone in its neighbourhood.
 """
 
 from bisect import bisect_left
@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
-_PROBE_STEP_S: Final = 5 * 86400
+_DAY_S: Final = 86400
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
-_WEEK: Final = timedelta(days=7)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -85,19 +83,20 @@ class Resolution:
     gap_end: datetime | None = None  # set when it does not exist
 
 
-@lru_cache(maxsize=4096)
-def jumps_in_year(zone: ZoneInfo, year: int) -> tuple[Jump, ...]:
-    """The jumps that touch a local date of this year."""
-    begin = int((datetime(year, 1, 1, tzinfo=UTC) - 2 * _DAY).timestamp())
-    end = int((datetime(year, 12, 31, tzinfo=UTC) + 3 * _DAY).timestamp())
-    probes = range(begin, end + _PROBE_STEP_S, _PROBE_STEP_S)
-    offsets = [_offset(zone, probe) for probe in probes]
-    found = (
-        Jump(at=_first_second_of(zone, after, probe - _PROBE_STEP_S, probe), before=before, after=after)
-        for probe, (before, after) in zip(probes[1:], pairwise(offsets), strict=True)
-        if before != after
-    )
-    return tuple(jump for jump in found if any(day.year == year for day in jump.dates()))
+@lru_cache(maxsize=16384)
+def jump_at(zone: ZoneInfo, day: date) -> Jump | None:
+    """The jump that hides, repeats or touches wall times of this local date, if there is one.
+
+    Such a jump lies within a day of the date as UTC counts it, and is alone there: where the offset is the
+    same on both sides, there is none.
+    """
+    left = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) - _DAY_S
+    right = left + 3 * _DAY_S
+    before, after = _offset(zone, left), _offset(zone, right)
+    if before == after:
+        return None
+    jump = Jump(at=_first_second_of(zone, after, left, right), before=before, after=after)
+    return jump if day in jump.dates() else None
 
 
 def _first_second_of(zone: ZoneInfo, offset: timedelta, left: int, right: int) -> datetime:
@@ -117,15 +116,9 @@ def _offset(zone: ZoneInfo, epoch_s: int) -> timedelta:
     return offset
 
 
-@lru_cache(maxsize=4096)
-def irregular_dates(zone: ZoneInfo, year: int) -> frozenset[date]:
-    """The dates of the year on which some wall time is missing, doubled, or borders on one that is."""
-    return frozenset(day for jump in jumps_in_year(zone, year) for day in jump.dates() if day.year == year)
-
-
 def is_regular(zone: ZoneInfo, day: date) -> bool:
     """Whether every wall time of this local date exists exactly once, at one offset."""
-    return day not in irregular_dates(zone, day.year)
+    return jump_at(zone, day) is None
 
 
 def irregular_run(zone: ZoneInfo, day: date) -> tuple[date, date]:
@@ -142,11 +135,11 @@ def irregular_run(zone: ZoneInfo, day: date) -> tuple[date, date]:
     return first, last
 
 
-def jumps_around(zone: ZoneInfo, first: date, last: date) -> tuple[Jump, ...]:
-    """The jumps that touch the local dates from `first` to `last` (a few days at most)."""
-    jumps = {jump.at: jump for year in {first.year, last.year} for jump in jumps_in_year(zone, year)}
-    nearby = sorted(at for at in jumps if first - _WEEK <= at.date() <= last + _WEEK)
-    return tuple(jumps[at] for at in nearby)
+def jumps_of_run(zone: ZoneInfo, first: date, last: date) -> tuple[Jump, ...]:
+    """The jumps behind a run of irregular dates, in order."""
+    dates = (first + _DAY * index for index in range((last - first).days + 1))
+    jumps = {jump.at: jump for day in dates if (jump := jump_at(zone, day)) is not None}
+    return tuple(jumps[at] for at in sorted(jumps))
 
 
 def resolve_day(
@@ -211,5 +204,5 @@ def time_of_day(local: datetime, zone: ZoneInfo) -> datetime:
     """The instant of one naive local time, as a daily job takes it: after the gap, or the first of two."""
     if is_regular(zone, local.date()):
         return local.replace(tzinfo=zone).astimezone(UTC)
-    jumps = jumps_around(zone, *irregular_run(zone, local.date()))
+    jumps = jumps_of_run(zone, *irregular_run(zone, local.date()))
     return resolve(local, jumps, DstPolicy().judged(rolling=False)).instants[0]

@@ -20,6 +20,7 @@ from scheduler.core.cron import CronExpression, MonthShape
 from scheduler.core.dst import DstPolicy, Resolution
 
 SEARCH_YEARS: Final = 60
+_SEARCH: Final = timedelta(days=SEARCH_YEARS * 365.25)
 _DAY: Final = timedelta(days=1)
 _MINUTE: Final = timedelta(minutes=1)
 _NO_EXCLUSIONS: Final = Exclusions()
@@ -59,7 +60,7 @@ class WallClock:
         return self._first_later_than(day)
 
     def _first_later_than(self, day: date) -> datetime | None:
-        limit = min(_years_from(day, SEARCH_YEARS), _LAST_DATE)
+        limit = min(day + _SEARCH, _LAST_DATE)
         following = self._next_date(day, limit)
         while following is not None:
             if dst.is_regular(self.zone, following):
@@ -87,7 +88,7 @@ class WallClock:
         return self._last_earlier_than(day)
 
     def _last_earlier_than(self, day: date) -> datetime | None:
-        limit = max(_years_from(day, -SEARCH_YEARS), _FIRST_DATE)
+        limit = max(day - _SEARCH, _FIRST_DATE)
         preceding = self._previous_date(day, limit)
         while preceding is not None:
             if dst.is_regular(self.zone, preceding):
@@ -148,7 +149,7 @@ class WallClock:
         return run
 
     def _resolved(self, first: date, last: date) -> "_Run":
-        jumps = dst.jumps_around(self.zone, first, last)
+        jumps = dst.jumps_of_run(self.zone, first, last)
         instants: set[datetime] = set()
         oddities: list[Resolution] = []
         for day in (first + _DAY * index for index in range((last - first).days + 1)):
@@ -312,7 +313,3 @@ def _month_shape(year: int, month: int) -> MonthShape:
 def _wall(day: date, minute: int) -> datetime:
     """The naive local time; hot, hence without `combine`."""
     return datetime(day.year, day.month, day.day, minute // 60, minute % 60)  # noqa: DTZ001
-
-
-def _years_from(day: date, years: int) -> date:
-    return day.replace(year=day.year + years, day=min(day.day, 28))

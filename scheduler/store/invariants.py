@@ -60,10 +60,8 @@ class NominalRow:
     schedule_id: UUID
     revision: int
     due_at: datetime
-    state: str
     coalesced: int
     coalesced_from: datetime | None
-    created_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,7 @@ ORDER BY s.id DESC, r.number
 
 -- name: nominal_rows
 -- I1: what became of due instants. A row after the window counts when it stands for instants inside.
-SELECT o.schedule_id, o.revision, o.due_at, o.state, o.coalesced, o.coalesced_from, o.created_at
+SELECT o.schedule_id, o.revision, o.due_at, o.coalesced, o.coalesced_from
 FROM occurrence o
 WHERE o.origin = 'schedule'
   AND o.due_at > coalesce(%(since)s::timestamptz, '-infinity')

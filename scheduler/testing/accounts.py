@@ -46,8 +46,8 @@ def _balance(schedule_id: UUID, entries: Iterator[Entry], window: Window) -> Ite
     readable = [reign for reign in reigns if not reign.faulted]
     expected = _Timeline(chain.from_iterable(map(_instants, readable, triggers)))
     for row in rows:
-        problems = _settle(row, expected, reigns, window)
-        yield from (Breach(subject=str(schedule_id), detail=problem) for problem in problems)
+        for problem in _settle(row, expected, window):
+            yield Breach(subject=str(schedule_id), detail=problem)
     for gap in _missing(expected.take_to(window.until)):
         yield Breach(subject=str(schedule_id), detail=gap)
 
@@ -85,7 +85,7 @@ class _Timeline:
         return instant
 
 
-def _settle(row: NominalRow, expected: _Timeline, reigns: list[Reign], window: Window) -> Iterator[str]:
+def _settle(row: NominalRow, expected: _Timeline, window: Window) -> Iterator[str]:
     """Take the instants that `row` stands for off the timeline; say what does not fit."""
     begins = row.coalesced_from or row.due_at
     yield from _missing(expected.take_before(begins))
@@ -96,22 +96,12 @@ def _settle(row: NominalRow, expected: _Timeline, reigns: list[Reign], window: W
     if not inside:
         return
     if last != row.due_at:
-        if not _released_before_pause(row, reigns):
-            yield f"{_when(row.due_at)} has a run of revision {row.revision}, but is none of its due instants"
+        yield f"{_when(row.due_at)} has a run of revision {row.revision}, but is none of its due instants"
     elif count != max(row.coalesced, 1):
         yield (
             f"the run of {_when(row.due_at)} stands for {max(row.coalesced, 1)} instants from"
             f" {_when(begins)} on; there are {count}"
         )
-
-
-def _released_before_pause(row: NominalRow, reigns: list[Reign]) -> bool:
-    """A pause withdraws what is still PENDING. What the relay released before the pause got there stays."""
-    return row.state != "PENDING" and any(
-        began < row.due_at <= resumed and row.created_at <= began
-        for reign in reigns
-        for began, resumed in zip(reign.paused_at, reign.resumed_from, strict=True)
-    )
 
 
 def _missing(instants: Iterator[Instant]) -> Iterator[str]:

@@ -1,0 +1,25 @@
+"""The paths below /api/v1/. None ends in a slash."""
+
+from django.urls import path
+
+from api import documentation, runs, schedules
+
+urlpatterns = [
+    path("schedules", schedules.Schedules.as_view(), name="schedules"),
+    path("schedules/preview", schedules.DraftPreview.as_view(), name="draft-preview"),
+    path("schedules/<uuid:schedule_id>", schedules.OneSchedule.as_view(), name="schedule"),
+    path("schedules/<uuid:schedule_id>/pause", schedules.SchedulePause.as_view(), name="schedule-pause"),
+    path("schedules/<uuid:schedule_id>/resume", schedules.ScheduleResume.as_view(), name="schedule-resume"),
+    path(
+        "schedules/<uuid:schedule_id>/trigger", schedules.ScheduleTrigger.as_view(), name="schedule-trigger"
+    ),
+    path(
+        "schedules/<uuid:schedule_id>/preview", schedules.SchedulePreview.as_view(), name="schedule-preview"
+    ),
+    path("schedules/<uuid:schedule_id>/runs", runs.ScheduleRuns.as_view(), name="schedule-runs"),
+    path("runs", runs.Runs.as_view(), name="runs"),
+    path("runs/<uuid:run_id>", runs.Run.as_view(), name="run"),
+    path("runs/<uuid:run_id>/cancel", runs.RunCancel.as_view(), name="run-cancel"),
+    path("schema", documentation.Schema.as_view(), name="schema"),
+    path("docs", documentation.Docs.as_view(url_name="schema"), name="docs"),
+]

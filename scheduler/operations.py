@@ -9,7 +9,7 @@ after that. A tick moves the same row: whatever it wrote is then either visible 
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID, uuid4
@@ -69,7 +69,7 @@ class JobSpec(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def retry(self) -> Any: ...
+    def retry(self) -> Mapping[str, Any] | None: ...
     @property
     def timeout_s(self) -> int | None: ...
     @property
@@ -535,7 +535,7 @@ def sync_targets(specs: Mapping[str, JobSpec], *, actor: Actor) -> list[AppliedC
 def _sync_target(spec: JobSpec, *, now: datetime, actor: Actor) -> AppliedChange:
     declared = {
         "timeout_s": spec.timeout_s,
-        "retry": _plain(spec.retry),
+        "retry": dict(spec.retry) if spec.retry else None,
         "side_effects": spec.side_effects,
         "parameters": dict(spec.parameters),
         "description": spec.description,
@@ -564,10 +564,6 @@ def _sync_target(spec: JobSpec, *, now: datetime, actor: Actor) -> AppliedChange
         after=after,
     )
     return AppliedChange(name=spec.name, action=action, changes=changes)
-
-
-def _plain(retry: Any) -> dict[str, Any] | None:
-    return asdict(retry) if is_dataclass(retry) and not isinstance(retry, type) else retry
 
 
 def _record(

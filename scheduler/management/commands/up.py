@@ -22,7 +22,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections, transaction
 
-from scheduler.db import database_time
+from scheduler.orm import database_time
 from scheduler.project import embedded
 from scheduler.project.supervisor import Program, Supervisor
 from tenants import keys

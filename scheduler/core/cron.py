@@ -5,11 +5,14 @@ ranges and steps, plus the calendar forms `L`, `L-n`, `LW`, `nW`, `nL` and `n#k`
 field is a cycle of fixed length (hours, months, weekdays); minutes and days of the month must ascend.
 """
 
+import calendar
 import re
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 MAX_LENGTH: Final = 1000
@@ -89,6 +92,9 @@ class CronExpression:
     day_of_month: CronField = field(compare=False)
     month: CronField = field(compare=False)
     day_of_week: CronField = field(compare=False)
+    _memo: dict[MonthShape, tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def is_rolling(self) -> bool:
@@ -105,10 +111,47 @@ class CronExpression:
             return day_field.begins_with_star
         return day_field.is_bare_star
 
-    @property
-    def minutes_of_day(self) -> tuple[int, ...]:
-        """The matching wall times as minutes since midnight, ascending."""
-        return _minutes_of_day(self.hour.values, self.minute.values)
+    @cached_property
+    def _seconds_of_day(self) -> tuple[int, ...]:
+        return _seconds_of_day(self.hour.values, self.minute.values)
+
+    def seconds_on(self, day: date) -> Sequence[int]:
+        """The matching times of this date as seconds since midnight, ascending."""
+        return self._seconds_of_day if day.day in self._days(day.year, day.month) else ()
+
+    def next_date(self, day: date, limit: date) -> date | None:
+        """The first matching date later than `day` and not later than `limit`."""
+        year, month = day.year, day.month
+        days = self._days(year, month)
+        index = bisect_right(days, day.day)
+        while index == len(days):
+            year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+            if (year, month) > (limit.year, limit.month):
+                return None
+            days, index = self._days(year, month), 0
+        found = date(year, month, days[index])
+        return found if found <= limit else None
+
+    def previous_date(self, day: date, limit: date) -> date | None:
+        """The last matching date earlier than `day` and not earlier than `limit`."""
+        year, month = day.year, day.month
+        days = self._days(year, month)
+        index = bisect_left(days, day.day)
+        while index == 0:
+            year, month = (year, month - 1) if month > 1 else (year - 1, 12)
+            if (year, month) < (limit.year, limit.month):
+                return None
+            days = self._days(year, month)
+            index = len(days)
+        found = date(year, month, days[index - 1])
+        return found if found >= limit else None
+
+    def _days(self, year: int, month: int) -> tuple[int, ...]:
+        shape = _month_shape(year, month)
+        days = self._memo.get(shape)
+        if days is None:
+            days = self._memo[shape] = tuple(sorted(self.days_in(shape)))
+        return days
 
     def days_in(self, shape: MonthShape) -> frozenset[int]:
         """The days of such a month that match."""
@@ -131,9 +174,15 @@ class CronExpression:
 
 
 @lru_cache(maxsize=1024)
-def _minutes_of_day(hours: frozenset[int], minutes: frozenset[int]) -> tuple[int, ...]:
+def _seconds_of_day(hours: frozenset[int], minutes: frozenset[int]) -> tuple[int, ...]:
     # Shared: the table of `* * * * *` has 1440 entries, and many schedules name the same times.
-    return tuple(60 * hour + minute for hour in sorted(hours) for minute in sorted(minutes))
+    return tuple(3600 * hour + 60 * minute for hour in sorted(hours) for minute in sorted(minutes))
+
+
+@lru_cache(maxsize=8192)
+def _month_shape(year: int, month: int) -> MonthShape:
+    first_weekday, length = calendar.monthrange(year, month)  # 0 is Monday
+    return MonthShape(month=month, first_weekday=(first_weekday + 1) % 7, length=length)
 
 
 def _named_days(day_field: CronField, shape: MonthShape) -> frozenset[int]:

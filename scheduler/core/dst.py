@@ -5,6 +5,7 @@ six days (tests/core/test_dst.py checks it for all of them), so that a jump is a
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -13,7 +14,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 _DAY_S: Final = 86400
-_MINUTE: Final = timedelta(minutes=1)
+_SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -143,9 +144,9 @@ def jumps_of_run(zone: ZoneInfo, first: date, last: date) -> tuple[Jump, ...]:
 
 
 def resolve_day(
-    day: date, minutes: tuple[int, ...], jumps: tuple[Jump, ...], policy: DstPolicy
+    day: date, seconds: Sequence[int], jumps: tuple[Jump, ...], policy: DstPolicy
 ) -> tuple[list[datetime], list[Resolution]]:
-    """The instants of the ordinary minutes of a local date, and what becomes of the missing and doubled ones.
+    """The instants of the ordinary times of a local date, and what becomes of the missing and doubled ones.
 
     Two jumps are days apart, so that between the wall times which they touch one offset holds.
     """
@@ -155,14 +156,14 @@ def resolve_day(
     done, offset = 0, jumps[0].before
     for jump in jumps:
         first, beyond = sorted((jump.at + jump.before, jump.at + jump.after))
-        low, high = (bisect_left(minutes, -((midnight - wall) // _MINUTE)) for wall in (first, beyond))
-        ordinary += [midnight - offset + _MINUTE * minute for minute in minutes[done:low]]
+        low, high = (bisect_left(seconds, -((midnight - wall) // _SECOND)) for wall in (first, beyond))
+        ordinary += [midnight - offset + _SECOND * second for second in seconds[done:low]]
         odd += [
-            resolve((midnight + _MINUTE * minute).replace(tzinfo=None), jumps, policy)
-            for minute in minutes[low:high]
+            resolve((midnight + _SECOND * second).replace(tzinfo=None), jumps, policy)
+            for second in seconds[low:high]
         ]
         done, offset = high, jump.after
-    ordinary += [midnight - offset + _MINUTE * minute for minute in minutes[done:]]
+    ordinary += [midnight - offset + _SECOND * second for second in seconds[done:]]
     return ordinary, odd
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import date, datetime
 from typing import Final
 
-from scheduler.core.cron import DayMatch
+from scheduler.core.cron import CronExpression, DayMatch
 from scheduler.core.dst import Resolution
 from scheduler.core.walltime import WallClock
 
@@ -18,10 +18,10 @@ _DAY_RULES: Final = {
 
 
 def on_day_fields(clock: WallClock) -> Iterator[str]:
-    for expression in clock.expressions:
-        if expression.restricts_both_day_fields:
-            rule = _DAY_RULES[expression.day_match]
-            yield f"'{expression.text}' restricts day-of-month and day-of-week: it {rule}."
+    for pattern in clock.patterns:
+        if isinstance(pattern, CronExpression) and pattern.restricts_both_day_fields:
+            rule = _DAY_RULES[pattern.day_match]
+            yield f"'{pattern.text}' restricts day-of-month and day-of-week: it {rule}."
 
 
 def on_clock_jumps(clock: WallClock, earlier: datetime, instant: datetime) -> Iterator[str]:

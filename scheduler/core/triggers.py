@@ -289,9 +289,9 @@ def _parse_cron(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo, Rul
     expressions = members["expressions"].items(at_least=1, at_most=MAX_EXPRESSIONS)
     parsed = [_expression(expression, day_match) for expression in expressions]
     for expression, item in zip(parsed, expressions, strict=True):
-        _refuse_if_never(WallClock(zone=zone, expressions=(expression,), dst=policy), item)
+        _refuse_if_never(WallClock(zone=zone, patterns=(expression,), dst=policy), item)
     clock = WallClock(
-        zone=zone, expressions=tuple(dict.fromkeys(parsed)), dst=policy, exclusions=_exclusions(fields)
+        zone=zone, patterns=tuple(dict.fromkeys(parsed)), dst=policy, exclusions=_exclusions(fields)
     )
     if clock.exclusions:
         _refuse_if_never(clock, fields["exclusions"])

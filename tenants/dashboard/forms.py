@@ -1,4 +1,4 @@
-"""Forms translate between what people type and the request bodies of the API; definitions judge the bodies."""
+"""Forms turn what people type into the request bodies of the API; definitions judge the bodies."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -163,7 +163,8 @@ def form_field(path: str) -> str:
 
 def time_zones() -> list[str]:
     """What the time zone field offers; whatever zoneinfo knows beyond that is accepted too."""
-    return sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/")) + ["UTC"]
+    places = (name for name in available_timezones() if "/" in name and not name.startswith("Etc/"))
+    return ["UTC", *sorted(places)]
 
 
 def _sentence(detail: str) -> str:

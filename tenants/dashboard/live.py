@@ -16,9 +16,9 @@ def render_live(
 ) -> HttpResponse:
     """The page, or for htmx only its live part.
 
-    htmx asks again every `every_s` seconds (None: no more), naming the digest of what it shows. The same again
-    is answered by 204, which htmx leaves alone: an unchanged part costs neither focus nor scroll position,
-    nor does a screen reader read it twice. So the part holds no form: its CSRF token differs every time.
+    htmx asks again every `every_s` seconds (None: no more), naming the digest of what it shows. The same
+    again is answered by 204, which htmx leaves alone: an unchanged part costs neither focus nor scroll
+    position. So the part holds no form, whose CSRF token would differ every time.
     """
     content = render_to_string(part, context, request)
     digest = blake2b(content.encode(), digest_size=8).hexdigest()

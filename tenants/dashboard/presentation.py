@@ -1,4 +1,4 @@
-"""How states, instants and errors look to people. Pure functions; the template tags below them only render."""
+"""How states, instants and errors look to people. Pure functions; the template tags only render."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo

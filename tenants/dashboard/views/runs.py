@@ -1,7 +1,5 @@
 """Runs: the list, and one run from its due instant to its end."""
 
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
@@ -12,10 +10,9 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from scheduler import operations, queries
-from scheduler.core.identity import due_at_of
-from scheduler.core.states import LIVE, TERMINAL, State
+from scheduler.core.states import LIVE, State
 from scheduler.errors import Conflict
-from scheduler.models import Occurrence
+from scheduler.orm import run_key
 from tenants.dashboard import presentation, trigger_words
 from tenants.dashboard.live import render_live
 from tenants.dashboard.members import MemberRequest, actor_of, members_only
@@ -39,8 +36,8 @@ def listing(request: MemberRequest) -> HttpResponse:
     schedule = queries.schedule(request.tenant, schedule_id) if schedule_id else None
     runs = queries.runs(request.tenant, schedule_id=schedule_id, states=FILTERS.get(show, ()))
     if before is not None:
-        due_at = due_at_of(before)
-        runs = runs.filter(Q(due_at__lt=due_at) | Q(due_at=due_at, id__lt=before))
+        key = run_key(before)
+        runs = runs.filter(Q(due_at__lt=key["due_at"]) | Q(due_at=key["due_at"], id__lt=before))
     found = list(runs[: PAGE + 1])
     context = {
         "section": "runs",
@@ -69,7 +66,6 @@ def detail(request: MemberRequest, run_id: UUID) -> HttpResponse:
         "why": queries.why(run),
         "attempts": queries.attempts(run),
         "can_cancel": moving and run.cancel_requested_at is None,
-        "is_over": run.state in TERMINAL,
         "is_moving": moving,
     }
     every_s = 2 if moving else None

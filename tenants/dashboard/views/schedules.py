@@ -1,20 +1,20 @@
 """The list of schedules, one schedule, and making one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 from django.contrib import messages
-from django.db.models import F
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from scheduler import operations, queries
-from scheduler.core.triggers import PreviewInstant, parse_trigger
+from scheduler import definitions, operations, queries
+from scheduler.core.triggers import PreviewInstant
 from scheduler.errors import Conflict, ValidationFailed
 from scheduler.models import Occurrence, Schedule, ScheduleRevision, ScheduleState
 from tenants.dashboard import forms, presentation, trigger_words
@@ -45,6 +45,7 @@ class Preview:
     """What a trigger means: its words and its coming instants."""
 
     words: str
+    zone: ZoneInfo
     instants: list[PreviewInstant]
 
 
@@ -83,7 +84,7 @@ def detail(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
         "schedule": schedule,
         "revision": revision,
         "zone": trigger_words.zone_of(revision.trigger),
-        "instants": queries.next_instants(schedule, 5),
+        "instants": queries.next_instants(schedule, 5, revision=revision),
         "strip": runs[::-1],
         "runs": runs[:TABLE],
         "request_key": uuid4(),
@@ -93,7 +94,7 @@ def detail(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
 
 def _rows(schedules: Iterable[Schedule], now: datetime) -> list[Row]:
     schedules = list(schedules)
-    revisions = _revisions_in_force(schedules)
+    revisions = queries.revisions_in_force(schedules)
     last_runs = queries.last_runs(schedules, now=now)
     return [
         Row(
@@ -106,25 +107,19 @@ def _rows(schedules: Iterable[Schedule], now: datetime) -> list[Row]:
     ]
 
 
-def _revisions_in_force(schedules: Sequence[Schedule]) -> dict[UUID, ScheduleRevision]:
-    """One query for a whole list. The schedules were found for the tenant, so their revisions are its own."""
-    revisions = ScheduleRevision.objects.filter(schedule__in=schedules, number=F("schedule__revision"))
-    return {revision.schedule_id: revision for revision in revisions}
-
-
 def _next_at(schedule: Schedule, revision: ScheduleRevision, now: datetime) -> datetime | None:
     """Not `next_due_at`: the tick moves that on some seconds before the instant comes."""
     if schedule.state != ScheduleState.ACTIVE:
         return None
-    return parse_trigger(revision.trigger, start_at=revision.start_at, end_at=revision.end_at).next_after(now)
+    return definitions.trigger_of(revision).next_after(now)
 
 
 def _attention(tenant: Tenant, now: datetime) -> list[Occurrence]:
     """What failed lately, latest first. Two steps, so that a calm day costs one narrow index scan."""
     since = now - timedelta(days=1)
     lately = queries.runs(tenant, due_after=since, due_before=now)
-    states = lately.values_list("id", "due_at", "state")[:ATTENTION_LOOKS_AT]
-    bad = [(id, due_at) for id, due_at, state in states if state in presentation.NEEDS_ATTENTION][:NEXT_UP]
+    seen = lately.values_list("id", "due_at", "state")[:ATTENTION_LOOKS_AT]
+    bad = [key for *key, state in seen if state in presentation.NEEDS_ATTENTION][:NEXT_UP]
     if not bad:
         return []
     ids, instants = zip(*bad, strict=True)
@@ -194,7 +189,8 @@ def _preview(tenant: Tenant, form: forms.ScheduleForm) -> Preview | None:
 
 def _preview_of(tenant: Tenant, trigger: dict[str, Any]) -> Preview:
     instants = queries.preview_draft(tenant, {"trigger": trigger}, PREVIEW)
-    return Preview(words=trigger_words.plain_words(trigger), instants=instants)
+    words, zone = trigger_words.plain_words(trigger), trigger_words.zone_of(trigger)
+    return Preview(words=words, zone=zone, instants=instants)
 
 
 def _form_page(
@@ -210,7 +206,9 @@ def _form_page(
 @require_POST
 @members_only(Role.OPERATOR)
 def pause(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
-    return _act(request, schedule_id, operations.pause_schedule, "Paused. Nothing starts until you resume it.")
+    return _act(
+        request, schedule_id, operations.pause_schedule, "Paused. Nothing starts until you resume it."
+    )
 
 
 @require_POST

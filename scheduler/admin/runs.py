@@ -1,0 +1,118 @@
+"""Runs of all tenants, each with its attempts. The ledger is read here and moved by operations only."""
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString, mark_safe
+from unfold.decorators import action, display
+
+from scheduler import operations, queries
+from scheduler.core.states import State
+from scheduler.errors import NotFound
+from scheduler.models import Occurrence
+from scheduler.orm import run_key
+from tenants.console import Operation, ReadOnlyAdmin
+
+LABELS = {
+    State.SUCCEEDED: "success",
+    State.FAILED: "danger",
+    State.DEAD_LETTERED: "danger",
+    State.UNKNOWN: "warning",
+    State.RETRY_WAIT: "warning",
+    State.RUNNING: "info",
+    State.QUEUED: "info",
+}
+
+CANCEL = Operation(
+    label="Cancel",
+    question="Cancel these runs? What waits is cancelled; what is running is asked to stop.",
+    apply=lambda row, actor: operations.cancel_run(row.tenant, row.pk, actor=actor),
+)
+
+
+@admin.register(Occurrence)
+class RunAdmin(ReadOnlyAdmin):
+    list_display = [
+        "due_at", "schedule", "tenant", "state_label", "attempt_count", "started_at", "finished_at"
+    ]  # fmt: skip
+    list_filter = ["state"]
+    search_fields = ["id"]
+    search_help_text = "A run's id, a schedule's id, or a tenant's slug"
+    ordering = ["-due_at", "-id"]
+    actions = ["cancel"]
+    actions_detail = ["cancel_one"]
+    readonly_fields = ["state_label", "why", "attempts"]
+    fieldsets = [
+        (None, {"fields": ["state_label", "why", "attempts"]}),
+        ("Identity", {"fields": ["id", "schedule", "tenant", "revision", "origin", "shard"]}),
+        ("Times", {"fields": ["due_at", "dispatch_at", "queued_at", "started_at", "finished_at"]}),
+        (
+            "State",
+            {
+                "fields": [
+                    "state", "wait_reason", "skip_reason", "generation", "fence", "overdue", "coalesced",
+                    "cancel_requested_at", "late_writes_refused", "tzdata_version",
+                    "result", "error", "progress",
+                ]
+            },
+        ),
+    ]  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Occurrence]:
+        return queries.all_tenants_runs()
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Occurrence | None:
+        """By its id's due instant: without that every partition would be searched."""
+        try:
+            return queries.all_tenants_run(UUID(object_id))
+        except (NotFound, ValueError):
+            return None
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        return find(queryset, search_term), False
+
+    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return request.user.has_perm("scheduler.change_occurrence")
+
+    @display(description="State", label=LABELS)
+    def state_label(self, row: Occurrence) -> str:
+        return row.state
+
+    @display(description="Why")
+    def why(self, row: Occurrence) -> str:
+        return queries.why(row)
+
+    @display(description="Attempts")
+    def attempts(self, row: Occurrence) -> SafeString:
+        context = {"attempts": queries.attempts(row)}
+        return mark_safe(render_to_string("admin/scheduler/attempts.html", context))
+
+    @action(description="Cancel", permissions=["operate"])
+    def cancel(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self.confirmed(request, CANCEL)
+
+    @action(description="Cancel", permissions=["operate"], url_path="cancel")
+    def cancel_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.confirmed_one(request, CANCEL, object_id)
+
+
+def find(runs: QuerySet[Any], term: str) -> QuerySet[Any]:
+    """`term`: the id of a run or of a schedule, or the slug of a tenant."""
+    term = term.strip()
+    if not term:
+        return runs
+    try:
+        key = UUID(term)
+    except ValueError:
+        return runs.filter(tenant__slug=term)
+    if key.version == 7:  # run ids hold their due instant, schedule ids are random
+        return runs.filter(**run_key(key))
+    return runs.filter(schedule_id=key)

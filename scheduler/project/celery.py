@@ -1,8 +1,10 @@
 """The Celery application of the workers: `celery -A scheduler.project worker --pool threads`."""
 
 import os
+from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
+from celery.utils.nodenames import default_nodename
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler.project.settings")
 # Django's checks load every page and form: not what a worker runs, and a second of its start.
@@ -22,3 +24,12 @@ app.conf.task_default_routing_key = queue_name("normal")
 app.steps["consumer"].add(Gate)
 app.autodiscover_tasks(related_name="jobs")
 app.autodiscover_tasks(settings.FENCEPOST.jobs, related_name=None)
+
+
+@signals.celeryd_init.connect
+def _name_after_process(instance: Any, **_: Any) -> None:
+    """Celery's default name is one per host, and the control queue of a name is exclusive: the second worker
+    of a host would end at its start. A name given by `-n` is left alone.
+    """
+    if instance.hostname == default_nodename(""):
+        instance.hostname = default_nodename(f"celery-{os.getpid()}@")

@@ -192,8 +192,8 @@ class LedgerReader:
         return dict(
             self.rows(
                 "SELECT state, count(*) FROM occurrence"
-                " WHERE due_at > coalesce(%(since)s, '-infinity')"
-                " AND due_at <= coalesce(%(until)s, 'infinity') GROUP BY state",
+                " WHERE due_at > coalesce(%(since)s::timestamptz, '-infinity')"
+                " AND due_at <= coalesce(%(until)s::timestamptz, 'infinity') GROUP BY state",
                 since=since,
                 until=until,
             )

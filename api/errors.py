@@ -11,7 +11,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from rest_framework import exceptions
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import set_rollback
 
 from scheduler.errors import Conflict, FieldError, NotFound, StaleRevision, ValidationFailed
 
@@ -79,7 +78,6 @@ def document(
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response:
     """REST framework's exception handler."""
-    set_rollback()
     request: Request = context["request"]
     response = _translate(error, getattr(request, "request_id", ""))
     response.content_type = CONTENT_TYPE

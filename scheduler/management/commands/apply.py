@@ -26,8 +26,8 @@ _SIGNS: Final = {"created": "+", "edited": "~", "unchanged": "=", "cancelled": "
 
 class Command(BaseCommand):
     help = (
-        "Register the jobs that the code declares as targets, and bring a tenant's schedules in line with FILE,"
-        " by name, all or nothing."
+        "Register the jobs that the code declares as targets, and bring a tenant's schedules in line with"
+        " FILE, by name, all or nothing."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

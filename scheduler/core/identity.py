@@ -6,6 +6,7 @@ from zlib import crc32
 
 NOMINAL = UUID(int=0)  # origin_key of a run that nobody asked for: its schedule did
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MILLISECOND = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _KEYS = UUID("6f1d8a52-1f0e-4d0c-9c55-0f5c2b4f7a11")
 
 
@@ -24,8 +25,10 @@ def run_id(due_at: datetime, randomness: bytes) -> UUID:
 
 
 def due_at_of(run_id: UUID) -> datetime:
-    """The due instant in a run id: enough to find its partition. Any UUID gives some instant."""
-    return _EPOCH + timedelta(milliseconds=run_id.int >> 80)
+    """The due instant in a run id: enough to find its partition. Any UUID gives some instant: one that is
+    no run id may say the year 10889, and is then sought at the end of time.
+    """
+    return _EPOCH + timedelta(milliseconds=min(run_id.int >> 80, _LAST_MILLISECOND))
 
 
 def shard_of(schedule_id: UUID, shards: int = 256) -> int:

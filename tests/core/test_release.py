@@ -1,0 +1,113 @@
+"""Decisions over a batch of due agenda rows."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from scheduler.core.release import Candidate, Decision, Verdict, decide
+from scheduler.core.states import SkipReason
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+SCHEDULE = uuid4()
+
+
+def candidate(seconds_ago: float = 0.1, **fields: Any) -> Candidate:
+    due_at = NOW - timedelta(seconds=seconds_ago)
+    return Candidate(
+        **{
+            "row_id": 1,
+            "row_at": due_at,
+            "row_generation": 1,
+            "run_id": uuid4(),
+            "due_at": due_at,
+            "state": "PENDING",
+            "generation": 0,
+            "dispatch_at": due_at,
+            "schedule_id": SCHEDULE,
+            "slotted": False,
+            "origin": "schedule",
+            "wait_reason": "due",
+            "overdue": False,
+            "target": "demo.record",
+            "catch_up": "run_latest_only",
+            "catch_up_after_s": 60,
+            "priority": "normal",
+            **fields,
+        }
+    )
+
+
+def verdicts(*batch: Candidate, slots: dict[UUID, UUID | None] | None = None) -> list[tuple[str, str | None]]:
+    decided = {one.candidate.run_id: one for one in decide(batch, slots=slots or {}, now=NOW)}
+    return [_short(decided.get(one.run_id)) for one in batch]
+
+
+def _short(decision: Decision | None) -> tuple[str, str | None]:
+    return (decision.verdict, decision.reason) if decision else ("later", None)
+
+
+QUEUE, SKIP = (Verdict.QUEUE, None), (Verdict.SKIP, SkipReason.OVERLAP)
+MISSED = (Verdict.SKIP, SkipReason.MISSED)
+
+
+def test_due_rows_are_released() -> None:
+    retry = candidate(state="RETRY_WAIT", wait_reason=None, generation=1, row_generation=2)
+    assert verdicts(candidate(), retry) == [QUEUE, QUEUE]
+
+
+def test_a_row_that_comes_too_early_waits() -> None:
+    assert verdicts(candidate(dispatch_at=NOW + timedelta(seconds=1))) == [("later", None)]
+
+
+def test_a_queued_run_is_published_again_by_its_own_row_alone() -> None:
+    queued = candidate(state="QUEUED", wait_reason=None, generation=2, row_generation=2)
+    older = candidate(state="QUEUED", wait_reason=None, generation=2, row_generation=1)
+    assert verdicts(queued, older) == [(Verdict.PUBLISH, None), (Verdict.DROP, None)]
+
+
+def test_rows_of_runs_that_went_on_are_dropped() -> None:
+    for state in ("RUNNING", "SUCCEEDED", "CANCELLED"):
+        assert verdicts(candidate(state=state, wait_reason=None, generation=1)) == [(Verdict.DROP, None)]
+
+
+def test_the_slot_is_given_once_and_in_order_of_due_time() -> None:
+    later, earlier = candidate(1, slotted=True), candidate(2, slotted=True)
+    assert verdicts(later, earlier, slots={SCHEDULE: None}) == [SKIP, QUEUE]
+
+
+def test_a_held_slot_skips_and_a_retry_finds_itself_in_it() -> None:
+    retry = candidate(state="RETRY_WAIT", wait_reason=None, generation=1, row_generation=2, slotted=True)
+    assert verdicts(retry, candidate(slotted=True), slots={SCHEDULE: retry.run_id}) == [QUEUE, SKIP]
+    assert verdicts(candidate(slotted=True), slots={SCHEDULE: uuid4()}) == [SKIP]
+
+
+def test_a_slot_that_somebody_has_locked_is_looked_at_later() -> None:
+    assert verdicts(candidate(slotted=True), slots={}) == [("later", None)]
+
+
+def test_what_was_missed_through_an_outage_runs_once_for_the_latest() -> None:
+    batch = [candidate(90), candidate(61), candidate(30), candidate(1)]
+    assert verdicts(*batch) == [MISSED, MISSED, MISSED, QUEUE]
+
+
+def test_lateness_within_the_limit_misses_nothing() -> None:
+    assert verdicts(candidate(59), candidate(30)) == [QUEUE, QUEUE]
+
+
+def test_the_policy_skip_skips_the_latest_too() -> None:
+    assert verdicts(candidate(90, catch_up="skip"), candidate(1, catch_up="skip")) == [MISSED, MISSED]
+
+
+def test_runs_that_somebody_asked_for_are_never_missed() -> None:
+    asked = candidate(900, origin="trigger")
+    retry = candidate(900, state="RETRY_WAIT", wait_reason=None, generation=1, row_generation=2)
+    assert verdicts(asked, retry) == [QUEUE, QUEUE]
+
+
+def test_a_catch_up_run_is_not_missed_once_more() -> None:
+    made_by_catch_up = candidate(900, overdue=True)
+    assert verdicts(made_by_catch_up, candidate(1)) == [QUEUE, QUEUE]
+
+
+def test_one_late_schedule_does_not_touch_another() -> None:
+    assert verdicts(candidate(90), candidate(1), candidate(2, schedule_id=uuid4())) == [MISSED, QUEUE, QUEUE]

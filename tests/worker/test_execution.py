@@ -1,0 +1,219 @@
+"""One attempt: what the job sees, and what its end means."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from scheduler.core.identity import NOMINAL
+from scheduler.core.states import AttemptOutcome, State
+from scheduler.errors import Cancelled, LeaseLost, PermanentError, RetryLater
+from scheduler.store.claims import Claimed, Ending
+from scheduler.worker.execution import ERROR_BYTES, RESULT_BYTES, Context, Held, attempt, describe
+from scheduler.worker.registry import JobSpec, payload_schema
+
+CLAIMED = Claimed(
+    claim_id=uuid4(),
+    run_id=uuid4(),
+    due_at=datetime(2026, 11, 30, 9, tzinfo=UTC),
+    fence=7,
+    granted_at=datetime(2026, 11, 30, 9, tzinfo=UTC),
+    ends_by=datetime(2026, 11, 30, 10, tzinfo=UTC),
+    attempt=1,
+    schedule_id=uuid4(),
+    revision=1,
+    origin_key=NOMINAL,
+    slotted=True,
+    tenant_id=uuid4(),
+    tenant="demo",
+    target="reports.build",
+    payload={"kind": "daily"},
+    payload_ref=None,
+    retry={"max_attempts": 3},
+    timeout_s=300,
+    cancel_grace_s=30,
+    resume={"page": 4},
+)
+
+
+class Ledger:
+    """Accepts or refuses progress as a lease would, and keeps it."""
+
+    def __init__(self, *, holds: bool = True) -> None:
+        self.holds = holds
+        self.progress: list[dict[str, Any]] = []
+
+    def report_progress(self, held: Held, progress: dict[str, Any]) -> bool:
+        self.progress.append(progress)
+        return self.holds
+
+
+def held(**changes: Any) -> Held:
+    return Held(
+        claimed=replace(CLAIMED, **changes), session_id=uuid4(), good_until=lambda: time.monotonic() + 60
+    )
+
+
+def run(function: Callable[..., Any], one: Held | None = None, ledger: Ledger | None = None) -> Ending:
+    spec = JobSpec(
+        name="reports.build",
+        function=function,
+        retry=None,
+        timeout_s=None,
+        side_effects="idempotent",
+        parameters={},
+        description="",
+        non_retryable=(ZeroDivisionError,),
+    )
+    ending, _ = attempt(one or held(), spec, ledger or Ledger())
+    return ending
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def job(ctx: Context, kind: str) -> None:
+        raise error
+
+    return job
+
+
+def test_the_job_gets_its_context_and_payload() -> None:
+    seen: list[Any] = []
+
+    def job(ctx: Context, kind: str) -> dict[str, int]:
+        seen.extend([ctx.run_id, ctx.fence, ctx.attempt, ctx.tenant, ctx.resume, kind])
+        return {"rows": 3}
+
+    ending = run(job)
+    assert seen == [CLAIMED.run_id, 7, 1, "demo", {"page": 4}, "daily"]
+    assert (ending.state, ending.outcome, ending.result) == (
+        State.SUCCEEDED,
+        AttemptOutcome.SUCCEEDED,
+        {"rows": 3},
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "number", "state"),
+    [
+        (RuntimeError("flaky"), 1, State.RETRY_WAIT),
+        (RuntimeError("flaky"), 3, State.DEAD_LETTERED),
+        (PermanentError("no"), 1, State.FAILED),
+        (ZeroDivisionError("listed"), 1, State.FAILED),
+        (SystemExit(3), 1, State.RETRY_WAIT),
+        (Cancelled("raised by itself"), 1, State.RETRY_WAIT),
+    ],
+)
+def test_an_error_leads_where_the_policy_says(error: BaseException, number: int, state: State) -> None:
+    ending = run(raising(error), held(attempt=number))
+    assert (ending.state, ending.outcome) == (state, AttemptOutcome.FAILED)
+    assert ending.error is not None
+    assert ending.error["type"] == type(error).__name__
+
+
+def test_retry_later_sets_the_delay() -> None:
+    assert run(raising(RetryLater(after=90))).delay_s == 90
+    assert (run(raising(RetryLater())).delay_s or 0) <= 1
+
+
+def test_a_lost_lease_is_raised_at_the_next_call_and_a_cancel_too() -> None:
+    late = held()
+    late.good_until = lambda: time.monotonic() - 1
+    lost, cancelled = held(), held()
+    lost.lost.set()
+    cancelled.cancelled.set()
+    for one, error in ((late, LeaseLost), (lost, LeaseLost), (cancelled, Cancelled)):
+        with pytest.raises(error):
+            Context(one, Ledger()).check_cancelled()
+        with pytest.raises(error):
+            Context(one, Ledger()).heartbeat()
+
+
+def test_a_job_that_stops_because_it_was_cancelled_ends_cancelled() -> None:
+    one = held()
+    one.cancelled.set()
+    ending = run(lambda ctx, kind: ctx.check_cancelled(), one)
+    assert (ending.state, ending.outcome) == (State.CANCELLED, AttemptOutcome.CANCELLED)
+
+
+def test_progress_goes_to_the_ledger_and_a_refusal_is_a_lost_lease() -> None:
+    ledger = Ledger()
+    Context(held(), ledger).heartbeat(percent=40, note="page 4", resume={"page": 5})
+    assert ledger.progress == [{"percent": 40, "note": "page 4", "resume": {"page": 5}}]
+    with pytest.raises(LeaseLost):
+        Context(held(), Ledger(holds=False)).heartbeat(percent=50)
+
+
+def test_keys_are_the_same_in_the_next_attempt() -> None:
+    first, second = Context(held(), Ledger()), Context(held(attempt=2, fence=9), Ledger())
+    assert first.idempotency_key == second.idempotency_key
+    assert first.key("charge") == second.key("charge") != first.key("mail")
+
+
+def recursive() -> list[Any]:
+    result: list[Any] = []
+    result.append(result)
+    return result
+
+
+@pytest.mark.parametrize(
+    "result", [object(), {1, 2}, float("nan"), "a\x00b", "\ud800", "x" * (RESULT_BYTES + 1), recursive()]
+)
+def test_a_result_that_cannot_be_kept_does_not_fail_the_run(result: Any) -> None:
+    ending = run(lambda ctx, kind: result)
+    assert ending.state is State.SUCCEEDED
+    assert "not_stored" in ending.result
+    json.dumps(ending.result, allow_nan=False)
+
+
+def test_errors_are_bounded_and_masked() -> None:
+    def fail() -> None:
+        password = "hunter2"
+        raise RuntimeError(
+            f"connect postgres://bob:{password}@db/x failed; password={password}; "
+            f"Authorization: Bearer {password} \x00 \ud800 " + "x" * 100_000
+        )
+
+    try:
+        fail()
+    except RuntimeError as error:
+        text = json.dumps(describe(error))
+    assert "hunter2" not in text
+    assert "\\u0000" not in text
+    assert len(text) < ERROR_BYTES + 3000
+
+
+def test_the_payload_schema_follows_the_signature() -> None:
+    def job(
+        ctx: Context,
+        account: str,
+        pages: int = 3,
+        ratio: float | None = None,
+        *,
+        tags: list[str],
+        extra: UUID,
+    ) -> None: ...
+
+    assert payload_schema(job) == {
+        "type": "object",
+        "properties": {
+            "account": {"type": "string"},
+            "pages": {"type": "integer"},
+            "ratio": {"type": ["number", "null"]},
+            "tags": {"type": "array"},
+            "extra": {},
+        },
+        "required": ["account", "tags", "extra"],
+        "additionalProperties": False,
+    }
+    assert payload_schema(lambda ctx, **anything: None)["additionalProperties"] is True
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda *, ctx: None, lambda ctx, *rest: None])
+def test_a_signature_that_no_payload_fills_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError):
+        payload_schema(function)

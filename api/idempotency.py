@@ -71,12 +71,15 @@ def _repeat(record: IdempotencyRecord, digest: str) -> Response:
         detail = "This Idempotency-Key was used for another request within the last 24 hours."
         raise Problem(422, detail, code="idempotency_key_reused")
     return Response(
-        record.body, status=record.status, headers={**record.headers, "Idempotency-Replayed": "true"}
+        json.loads(record.body),
+        status=record.status,
+        headers={**record.headers, "Idempotency-Replayed": "true"},
     )
 
 
 def _remember(record: IdempotencyRecord, response: Response) -> None:
     record.status = response.status_code
     record.headers = {name: response[name] for name in _HEADERS if name in response}
-    record.body = json.loads(JSONRenderer().render(response.data))
+    # As text: jsonb would put the members in an order of its own, and this must be the same answer again.
+    record.body = JSONRenderer().render(response.data).decode()
     record.save(update_fields=["status", "headers", "body"])

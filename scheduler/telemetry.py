@@ -1,5 +1,7 @@
 """Code emits facts; this module alone decides their level, text and metric."""
 
+import os
+import socket
 from collections.abc import Mapping
 
 import structlog
@@ -20,6 +22,11 @@ DUE_TO_START = Histogram(
     "From the due instant to the claim",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )
+
+
+def who() -> str:
+    """`host:pid`, for people; nothing is decided by it."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def fact(event: str, **details: object) -> None:

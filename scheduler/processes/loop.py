@@ -1,8 +1,6 @@
 """The only `while`, wait and signal handling of tick, relay and sweep."""
 
-import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -50,11 +48,6 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     return stop
-
-
-def who() -> str:
-    """`host:pid`, for people; nothing is decided by it."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def run_rounds(process: Process, connect: Connect, stop: threading.Event, *, once: bool = False) -> None:

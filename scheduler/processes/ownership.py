@@ -5,7 +5,6 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 from scheduler import telemetry
-from scheduler.processes.loop import who
 from scheduler.store import sessions, shards
 from scheduler.store.statements import Connection
 
@@ -78,7 +77,12 @@ class Ownership:
         self._renew_at = time.monotonic() + self._lease_s / 3
         shards.make_shards(connection, kind=self.kind, shards=self._shard_count)
         sessions.open_session(
-            connection, self._owner, kind=self.kind, worker=who(), capacity=0, length_s=self._lease_s
+            connection,
+            self._owner,
+            kind=self.kind,
+            worker=telemetry.who(),
+            capacity=0,
+            length_s=self._lease_s,
         )
         self._signed_in = True
 

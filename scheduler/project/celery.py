@@ -23,7 +23,7 @@ app.conf.task_default_exchange = app.conf.task_queues[CLASSES.index("normal")].e
 app.conf.task_default_routing_key = queue_name("normal")
 app.steps["consumer"].add(Gate)
 app.autodiscover_tasks(related_name="jobs")
-app.autodiscover_tasks(settings.FENCEPOST.jobs, related_name=None)
+app.conf.imports = settings.FENCEPOST.jobs
 
 
 @signals.celeryd_init.connect

@@ -32,7 +32,6 @@ from scheduler import telemetry
 from scheduler.core.states import Refusal
 from scheduler.db import engine_connection
 from scheduler.faultpoints import fault_point
-from scheduler.processes.loop import who
 from scheduler.store.sessions import Load
 from scheduler.worker import runtime
 from scheduler.worker.runtime import Worker
@@ -93,7 +92,7 @@ class Gate(bootsteps.StartStopStep):
     def _begin(self) -> None:
         """After the fork of the pool, never before: threads do not survive it."""
         worker = Worker(
-            engine_connection, name=who(), session_s=settings.FENCEPOST.session_s, load=self._load
+            engine_connection, name=telemetry.who(), session_s=settings.FENCEPOST.session_s, load=self._load
         )
         worker.start()
         self._worker = worker

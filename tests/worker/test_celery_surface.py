@@ -7,9 +7,9 @@ import inspect
 
 from celery import bootsteps
 from celery.concurrency.base import BasePool
-from celery.worker import state
+from celery.worker import state, strategy
 from celery.worker.consumer import Consumer
-from celery.worker.request import Request, create_request_cls
+from celery.worker.request import Request
 from celery.worker.strategy import default as default_strategy
 from kombu import Queue
 from kombu.asynchronous import Hub
@@ -45,7 +45,7 @@ def test_consumer_tags_are_kept_as_the_gate_expects() -> None:
 def test_requests_can_be_marked_as_acknowledged() -> None:
     assert "if not self.acknowledged" in inspect.getsource(Request.acknowledge)
     assert "self.acknowledge()" in inspect.getsource(Request.on_accepted)
-    assert "self.request_dict" in inspect.getsource(create_request_cls)
+    assert "self.request_dict" in inspect.getsource(vars(strategy)["create_request_cls"])
     assert isinstance(Request.request_dict, property)
 
 

@@ -12,15 +12,17 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 from django.conf import settings
 
-from scheduler.topology import CLASSES, is_amqp, queue_name, queues
+from scheduler.topology import EXCHANGE, is_amqp, queue_name, queues
 from scheduler.worker.gate import Gate
 
 app = Celery("fencepost")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.task_queues = queues(quorum=is_amqp(settings.CELERY_BROKER_URL))
-app.conf.task_default_queue = queue_name("normal")
-app.conf.task_default_exchange = app.conf.task_queues[CLASSES.index("normal")].exchange.name
-app.conf.task_default_routing_key = queue_name("normal")
+app.conf.update(
+    task_default_queue=queue_name("normal"),
+    task_default_exchange=EXCHANGE,
+    task_default_routing_key=queue_name("normal"),
+)
 app.steps["consumer"].add(Gate)
 app.autodiscover_tasks(related_name="jobs")
 app.conf.imports = settings.FENCEPOST.jobs

@@ -49,7 +49,9 @@ def keeper(clean_database: str, process: Process) -> Iterator[SessionKeeper]:
 
 
 def session_of(keeper: SessionKeeper) -> UUID:
-    return wait_until(lambda: keeper.session_id)
+    found = wait_until(lambda: keeper.session_id)
+    assert found is not None
+    return found
 
 
 def hold(ledger: HandMadeLedger, keeper: SessionKeeper, process: Process) -> Held:

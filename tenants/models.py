@@ -65,6 +65,7 @@ class ApiKey(models.Model):
 
     class Meta:
         db_table = "api_key"
+        verbose_name = "API key"
         constraints = [
             models.CheckConstraint(condition=models.Q(role__in=Role.values), name="api_key_role"),
         ]
@@ -89,6 +90,7 @@ class AuditEntry(models.Model):
 
     class Meta:
         db_table = "audit_entry"
+        verbose_name_plural = "audit entries"
         indexes = [models.Index(fields=["tenant", "-id"], name="audit_by_tenant")]
 
     def __str__(self) -> str:

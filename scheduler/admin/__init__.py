@@ -6,5 +6,4 @@ from scheduler.admin import runs, schedules, targets
 
 __all__ = ["runs", "schedules", "targets"]
 
-admin.site.site_title = admin.site.site_header = "Fencepost"
-admin.site.index_title = "Console"
+admin.site.index_title = "All tenants"

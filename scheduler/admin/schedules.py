@@ -1,5 +1,6 @@
 """Schedules of all tenants: read-only, with the operations that a platform operator may ask for."""
 
+import json
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,6 +14,12 @@ from unfold.decorators import action, display
 from scheduler import definitions, operations, queries
 from scheduler.models import Schedule
 from tenants.console import Operation, ReadOnlyAdmin
+
+# What of a definition is worth a look, in the order in which it is asked for.
+DEFINITION = [
+    "target", "trigger", "payload", "payload_ref", "start_at", "end_at", "overlap", "catch_up", "retry",
+    "timeout_s", "tags", "description",
+]  # fmt: skip
 
 LABELS = {"active": "success", "paused": "warning", "faulted": "danger"}
 
@@ -70,9 +77,9 @@ class ScheduleAdmin(ReadOnlyAdmin):
 
     @display(description="Definition")
     def definition(self, row: Schedule) -> SafeString:
-        revisions = queries.revisions(row)[:10]
         body = definitions.body_of(row.name, queries.revision(row))
-        return _rendered("definition", {"body": body, "revisions": revisions})
+        shown = {name: json.dumps(body[name], ensure_ascii=False) for name in DEFINITION if body[name]}
+        return _rendered("definition", {"body": shown, "revisions": queries.revisions(row)[:10]})
 
     @display(description="Next instants")
     def coming(self, row: Schedule) -> SafeString:

@@ -84,6 +84,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "occurrence",
+                "verbose_name": "run",
                 "managed": False,
             },
         ),

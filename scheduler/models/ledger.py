@@ -51,6 +51,7 @@ class Occurrence(models.Model):
     class Meta:
         managed = False
         db_table = "occurrence"
+        verbose_name = "run"
 
     def __str__(self) -> str:
         return str(self.id)

@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
+from django.templatetags.static import static
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
@@ -29,6 +30,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TIME_ZONE = "UTC"
 USE_TZ = True
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = "scheduler.project.formats"
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login"
@@ -190,6 +192,32 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+
+UNFOLD = {
+    "SITE_TITLE": "Fencepost",
+    "SITE_HEADER": "Fencepost",
+    "SITE_SUBHEADER": "Console",
+    "SITE_ICON": lambda request: static("dashboard/mark.svg"),
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("dashboard/mark.svg")}
+    ],
+    "SHOW_HISTORY": False,  # Django's own log of edits: everything here is in the audit log
+    "COLORS": {
+        "primary": {  # the dashboard's accent in unfold's scale
+            "50": "oklch(97.5% .014 186)",
+            "100": "oklch(94.5% .03 186)",
+            "200": "oklch(89% .05 186)",
+            "300": "oklch(81% .07 186)",
+            "400": "oklch(73% .08 186)",
+            "500": "oklch(58% .085 186)",
+            "600": "oklch(46% .075 186)",
+            "700": "oklch(40% .066 186)",
+            "800": "oklch(34% .055 186)",
+            "900": "oklch(29% .045 186)",
+            "950": "oklch(21% .035 186)",
+        }
+    },
+}
 
 
 # Logs -------------------------------------------------------------------------------------------

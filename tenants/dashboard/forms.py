@@ -38,7 +38,7 @@ class ScheduleForm(forms.Form):
     """A new schedule. `draft()` is the body that `POST /api/v1/schedules` would take."""
 
     name = forms.CharField(max_length=200, help_text="How your team will call it, such as nightly-report.")
-    target = forms.ChoiceField(help_text="The job that runs.")
+    target = forms.ChoiceField()  # its choices are the tenant's
     kind = forms.ChoiceField(
         label="When",
         choices=[("cron", "At times of day (cron)"), ("interval", "At a fixed interval")],
@@ -88,7 +88,9 @@ class ScheduleForm(forms.Form):
 
     def __init__(self, *args: Any, targets: Iterable[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["target"].choices = [(name, name) for name in targets]
+        self.fields["target"] = forms.ChoiceField(
+            choices=[(name, name) for name in targets], help_text="The job that runs."
+        )
 
     def clean_payload(self) -> dict[str, Any]:
         """Whether its members fit the job is judged with the rest of the definition."""

@@ -7,7 +7,7 @@ from typing import Any
 from scheduler.core.states import State
 
 # A tone is a colour and a shape; see dashboard.css.
-_TONES = {
+_TONES: dict[str, str] = {
     State.SUCCEEDED: "good",
     State.FAILED: "bad",
     State.DEAD_LETTERED: "bad",
@@ -33,7 +33,7 @@ _TONES = {
     "superseded": "warn",
 }
 
-_WORDS = {
+_WORDS: dict[str, str] = {
     State.RETRY_WAIT: "Waiting to retry",
     State.DEAD_LETTERED: "Dead-lettered",
     State.UNKNOWN: "Outcome unknown",

@@ -130,6 +130,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "audit_entry",
+                "verbose_name_plural": "audit entries",
                 "indexes": [models.Index(fields=["tenant", "-id"], name="audit_by_tenant")],
             },
         ),
@@ -170,6 +171,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "api_key",
+                "verbose_name": "API key",
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(("role__in", ["viewer", "operator", "editor", "admin"])),

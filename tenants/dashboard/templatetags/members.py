@@ -1,7 +1,7 @@
 """What the signed-in member may see and do."""
 
 from django import template
-from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
 from tenants.access import allows
@@ -17,5 +17,5 @@ def may(membership: Membership | None, role: str) -> bool:
 
 
 @register.simple_tag
-def tenants_of(user: AbstractBaseUser | AnonymousUser) -> QuerySet[Tenant]:
-    return Tenant.objects.filter(memberships__user_id=user.pk).order_by("name")
+def tenants_of(user: User) -> QuerySet[Tenant]:
+    return Tenant.objects.filter(memberships__user=user).order_by("name")

@@ -16,7 +16,7 @@ from typing import Any
 
 from scheduler.project.supervisor import end_with_parent
 
-FAST_SHUTDOWN_S = 1.5
+FAST_SHUTDOWN_S = 1.0
 LEFTOVER_S = 15.0
 POLL_S = 0.1
 

@@ -59,9 +59,10 @@ def _exit_when_orphaned(parent: int) -> None:
 
 # In the supervisor ------------------------------------------------------------------------------
 
-# (stage, seconds after the request at which it is given up, whether what is left is then killed).
-# Jobs of up to 5 s end within the worker's stage; the whole is gone within 10 s.
-STOP_PLAN = ((0, 2.0, False), (1, 8.0, True), (2, 9.7, True))
+# (stage, seconds after the request at which the next stage is told, whether what is left is then killed).
+# The first stage hands out no more work once it is asked, so the second, where jobs of up to 5 s end, waits
+# for it only a moment. All is gone within 10 s.
+STOP_PLAN = ((0, 1.0, False), (1, 8.3, True), (2, 9.6, True))
 
 
 @dataclass(frozen=True, kw_only=True)

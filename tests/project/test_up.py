@@ -21,7 +21,7 @@ from tests.support.processes import REPOSITORY, Launcher, Running, command, prod
 from tests.support.wait import wait_until
 
 PROGRAMS = {"web": 1, "tick": 2, "relay": 1, "sweep": 1, "worker": 1}
-READY_S = 60
+READY_S = 120
 SCHEDULE = "hello-every-10-seconds"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import factory
 from django.contrib.auth.models import User
+from django.db import connection
 
 from scheduler.models import Schedule, Target
 from scheduler.operations import create_schedule
@@ -78,8 +79,14 @@ def body(**changes: Any) -> dict[str, Any]:
     }
 
 
-def every(seconds: int) -> dict[str, Any]:
-    return {"interval": {"every_s": seconds}}
+def every(seconds: int, *, anchor: str | None = None) -> dict[str, Any]:
+    return {"interval": {"every_s": seconds, **({"anchor": anchor} if anchor else {})}}
+
+
+def empty_ledger() -> None:
+    """For tests that commit: Django's flush knows only the tables that it manages."""
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE occurrence, attempt, outbox, lease, overlap_slot, session")
 
 
 def schedule(tenant: Tenant, **changes: Any) -> Schedule:

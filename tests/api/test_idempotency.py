@@ -1,6 +1,7 @@
 """One effect and one answer for a request that is sent more than once."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from rest_framework.test import APIClient
 
 from scheduler.models import Occurrence, Schedule
 from tenants.models import IdempotencyRecord
+from tests import factories
 from tests.factories import body
 
 SCHEDULES = "/api/v1/schedules"
@@ -73,6 +75,11 @@ class TestOneAfterTheOther:
 @pytest.mark.race
 @pytest.mark.django_db(transaction=True)
 class TestAtOnce:
+    @pytest.fixture(autouse=True)
+    def _empty_ledger(self, transactional_db: None) -> Iterator[None]:
+        yield
+        factories.empty_ledger()
+
     def test_twenty_creations_are_one_schedule(self, alice: APIClient) -> None:
         answers = _at_once(lambda: create(alice, "k"))
         assert [answer.status_code for answer in answers] == [201] * AT_ONCE

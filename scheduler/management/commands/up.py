@@ -33,6 +33,7 @@ TENANT = "demo"
 LOGIN = "demo@example.com"
 ADMIN = "admin@example.com"
 SCHEDULES = "examples/schedules.yaml"
+THREADS = "16"  # Celery's default is one per processor: too few for jobs that mostly wait
 ACTOR = Actor(name="manage.py up")
 
 
@@ -130,7 +131,7 @@ def programs() -> list[Program]:
         Program(name="tick", command=[*manage, "tick"], count=2),
         Program(name="relay", command=[*manage, "relay"]),
         Program(name="sweep", command=[*manage, "sweep"]),
-        Program(name="worker", command=[*celery, "--pool", "threads", "--loglevel", "INFO"], stage=1),
+        Program(name="worker", command=[*celery, "--pool", "threads", "--concurrency", THREADS], stage=1),
     ]
 
 

@@ -3,6 +3,8 @@
 import signal
 from collections.abc import Sequence
 
+import pytest
+
 from scheduler.faultpoints import POINTS
 from tests.support.installation import Installation, recording
 from tests.support.processes import Running
@@ -46,7 +48,9 @@ def points_of(*processes: str) -> list[str]:
     return sorted(point for point in POINTS if point.split(".")[0] in processes)
 
 
+@pytest.mark.timeout(600)
 def test_kill_at_every_point(installation: Installation) -> None:
+    installation.be_brisk()
     installation.apply(*(recording(f"second-{number:02}", seconds=0.3) for number in range(SCHEDULES)))
     steady = [
         installation.start("tick"),
@@ -61,12 +65,12 @@ def test_kill_at_every_point(installation: Installation) -> None:
     ]
     wait_until(
         lambda: not [victim for victim in victims if not victim.tend()],
-        180,
+        300,
         message="not every point killed its process",
         interval=0.1,
     )
     end = installation.ledger.now()
-    wait_until(lambda: installation.ledger.settled(until=end), 60, interval=0.5)
+    wait_until(lambda: installation.ledger.settled(until=end), 90, interval=0.5)
 
     killed = {point: pid for victim in victims for point, pid in victim.killed.items()}
     reached = dict(line.split() for line in installation.fault_log.read_text().splitlines())

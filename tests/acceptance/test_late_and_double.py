@@ -16,6 +16,7 @@ def once_soon(installation: Installation, name: str) -> dict[str, object]:
 
 def test_a_worker_stopped_past_its_session_is_refused(installation: Installation) -> None:
     """It stops itself between the job's effect and its completion, the worst place."""
+    installation.be_brisk()
     ledger = installation.ledger
     for name in ("tick", "relay", "sweep"):
         installation.start(name)

@@ -8,6 +8,7 @@ WAITING = 20
 
 
 def test_a_purged_queue_loses_no_run(installation: Installation, queues: Queues) -> None:
+    installation.be_brisk()
     ledger = installation.ledger
     for name in ("tick", "relay", "sweep"):
         installation.start(name)

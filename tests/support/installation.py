@@ -42,12 +42,15 @@ class Installation:
         self.effects_file = folder / "effects.jsonl"
         self.fault_log = folder / "faults.log"
         self.environ = {
-            **BRISK,
             "FENCEPOST_EFFECTS": str(self.effects_file),
             "FENCEPOST_ALLOW_FAULTS": "1",
             "FENCEPOST_FAULT_LOG": str(self.fault_log),
         }
         self.ledger = LedgerReader(self.database_url)
+
+    def be_brisk(self) -> None:
+        """Notice losses soon, where a test waits for that."""
+        self.environ |= BRISK
 
     def start(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
         return self.launch(name, *arguments, env={**self.environ, **(env or {})})

@@ -15,6 +15,8 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
+from scheduler.core.reading import Refusal
+
 MAX_LENGTH: Final = 1000
 
 MACROS: Final = {
@@ -30,15 +32,6 @@ MACROS: Final = {
 _MONTHS: Final = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
 _WEEKDAYS: Final = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
 _SATURDAY, _SUNDAY = 6, 0
-
-
-class CronError(ValueError):
-    """An expression that is refused: `code` for programs, `detail` for people."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
-        self.detail = detail
 
 
 class DayMatch(StrEnum):
@@ -147,6 +140,8 @@ class CronExpression:
         return found if found >= limit else None
 
     def _days(self, year: int, month: int) -> tuple[int, ...]:
+        if month not in self.month.values:
+            return ()
         shape = _month_shape(year, month)
         days = self._memo.get(shape)
         if days is None:
@@ -272,13 +267,13 @@ _FOREIGN: Final = re.compile(r"[^ \t0-9A-Za-z*?,/#@-]")
 
 
 def parse_expression(text: str, day_match: DayMatch) -> CronExpression:
-    """The expression that `text` says, or CronError with the field, the position and the reason."""
+    """The expression that `text` says, or Refusal with the field, the position and the reason."""
     _refuse_foreign(text)
     stripped = text.strip(" \t")
     expanded = _expand_macro(stripped) if stripped.startswith("@") else stripped
     words = expanded.upper().split()
     if len(words) != 5:
-        raise CronError("field_count", _wrong_count(len(words)))
+        raise Refusal("field_count", _wrong_count(len(words)))
     minute, hour, day_of_month, month, day_of_week = (
         _read_field(kind, word) for kind, word in zip(_KINDS, words, strict=True)
     )
@@ -295,10 +290,10 @@ def parse_expression(text: str, day_match: DayMatch) -> CronExpression:
 
 def _refuse_foreign(text: str) -> None:
     if len(text) > MAX_LENGTH:
-        raise CronError("too_long", f"an expression has at most {MAX_LENGTH} characters.")
+        raise Refusal("too_long", f"an expression has at most {MAX_LENGTH} characters.")
     found = _FOREIGN.search(text)
     if found:
-        raise CronError(
+        raise Refusal(
             "invalid_character",
             f"character U+{ord(found[0]):04X} at position {found.start() + 1} is not allowed.",
         )
@@ -309,8 +304,8 @@ def _expand_macro(text: str) -> str:
     if expansion is not None:
         return expansion
     if text.lower() == "@reboot":
-        raise CronError("not_a_time", "'@reboot' names no time: a schedule outlives every process.")
-    raise CronError("unknown_macro", f"unknown macro '{text[:20]}': use one of {', '.join(MACROS)}.")
+        raise Refusal("not_a_time", "'@reboot' names no time: a schedule outlives every process.")
+    raise Refusal("unknown_macro", f"unknown macro '{text[:20]}': use one of {', '.join(MACROS)}.")
 
 
 def _wrong_count(count: int) -> str:
@@ -345,9 +340,9 @@ class _Item:
     text: str
     position: int
 
-    def _refuse(self, code: str, reason: str) -> CronError:
+    def _refuse(self, code: str, reason: str) -> Refusal:
         shown = self.text if len(self.text) <= 20 else self.text[:20] + "..."
-        return CronError(code, f"{self.kind.name} field, position {self.position}, '{shown}': {reason}.")
+        return Refusal(code, f"{self.kind.name} field, position {self.position}, '{shown}': {reason}.")
 
     def plain_values(self) -> set[int]:
         found = _ITEM.fullmatch(self.text)

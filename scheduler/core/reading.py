@@ -20,6 +20,16 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _SHOWN: Final = 40
 
 Moment = TypeVar("Moment", date, datetime)
+Parsed = TypeVar("Parsed")
+
+
+class Refusal(ValueError):
+    """A text that a parser refuses: `code` and `detail` of the TriggerError-to-be, which adds the path."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
 
 
 def shown(value: object) -> str:
@@ -84,6 +94,13 @@ class Field:
         if not isinstance(self.value, str):
             raise self.refuse("invalid_type", f"expected a text, got {shown(self.value)}.")
         return self.value
+
+    def parsed(self, parse: Callable[[str], Parsed]) -> Parsed:
+        """What `parse` makes of the text; its Refusal becomes an error of this field."""
+        try:
+            return parse(self.text())
+        except Refusal as refusal:
+            raise self.refuse(refusal.code, refusal.detail) from None
 
     def integer(self, *, at_least: int, at_most: int) -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool):

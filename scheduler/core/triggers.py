@@ -15,10 +15,11 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from scheduler.core import dst, notes
 from scheduler.core.calendars import DateRange, Exclusions, OnExcluded
-from scheduler.core.cron import CronError, CronExpression, DayMatch, parse_expression
+from scheduler.core.cron import DayMatch, parse_expression
 from scheduler.core.dst import DstPolicy, Nonexistent, Repeated
 from scheduler.core.errors import TriggerError
 from scheduler.core.reading import CALENDAR_END, CALENDAR_START, Field, did_you_mean, shown
+from scheduler.core.rrule import parse_recurrence
 from scheduler.core.walltime import SEARCH_YEARS, WallClock
 
 __all__ = ["Kind", "PreviewInstant", "Trigger", "TriggerError", "parse_trigger"]
@@ -31,6 +32,7 @@ MAX_TEXT: Final = 2_000_000
 # "Never fires" must not depend on today's date, so it is judged from a fixed one: the year of the zone data.
 _NEVER_FIRES_FROM: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_TWO_DAYS: Final = timedelta(days=2)
 
 
 class Kind(StrEnum):
@@ -122,8 +124,10 @@ class Trigger:
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first due instant strictly later than `instant`; None when there is none within 60 years."""
-        begin = max(_utc(instant), self.first - _MICROSECOND)
-        found = self.rule.next_after(begin) if begin < self.last else None
+        begin = _utc(instant)
+        if begin >= self.last:
+            return None
+        found = self.rule.next_after(begin if begin >= self.first else self.first - _MICROSECOND)
         return found if found is not None and found <= self.last else None
 
     def previous_at_or_before(self, instant: datetime) -> datetime | None:
@@ -276,7 +280,17 @@ def _parse_interval(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo,
 
 
 def _parse_rrule(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo, Rule]:
-    raise body.refuse("not_supported_yet", "recurrence rules are not supported yet; use cron or interval.")
+    required = ["rule", "dtstart", "timezone"]
+    members = body.members([*required, "dst"], required=required)
+    zone = _zone(members["timezone"])
+    policy = _dst_policy(members["dst"]) if "dst" in members else DstPolicy()
+    start = members["dtstart"].timestamp()
+    if start.tzinfo is not None or start.microsecond:
+        raise members["dtstart"].refuse("local_time_required", "expected a local time in whole seconds.")
+    recurrence = members["rule"].parsed(lambda text: parse_recurrence(text, start, zone))
+    clock = WallClock(zone=zone, patterns=(recurrence,), dst=policy, exclusions=_exclusions(fields))
+    _refuse_if_never(clock, members["rule"], since=start.replace(tzinfo=UTC) - _TWO_DAYS)
+    return zone, clock
 
 
 def _parse_cron(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo, Rule]:
@@ -287,7 +301,7 @@ def _parse_cron(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo, Rul
     day_match = DayMatch(members["day_match"].choice(list(DayMatch)) if "day_match" in members else "classic")
     policy = _dst_policy(members["dst"]) if "dst" in members else DstPolicy()
     expressions = members["expressions"].items(at_least=1, at_most=MAX_EXPRESSIONS)
-    parsed = [_expression(expression, day_match) for expression in expressions]
+    parsed = [item.parsed(lambda text: parse_expression(text, day_match)) for item in expressions]
     for expression, item in zip(parsed, expressions, strict=True):
         _refuse_if_never(WallClock(zone=zone, patterns=(expression,), dst=policy), item)
     clock = WallClock(
@@ -298,16 +312,9 @@ def _parse_cron(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo, Rul
     return zone, clock
 
 
-def _refuse_if_never(clock: WallClock, author: Field) -> None:
-    if clock.next_after(_NEVER_FIRES_FROM) is None:
+def _refuse_if_never(clock: WallClock, author: Field, *, since: datetime = _NEVER_FIRES_FROM) -> None:
+    if clock.next_after(since) is None:
         raise author.refuse("never_fires", f"this never fires: no instant within {SEARCH_YEARS} years.")
-
-
-def _expression(item: Field, day_match: DayMatch) -> CronExpression:
-    try:
-        return parse_expression(item.text(), day_match)
-    except CronError as error:
-        raise item.refuse(error.code, error.detail) from None
 
 
 def _dst_policy(body: Field) -> DstPolicy:

@@ -58,9 +58,10 @@ class WallClock:
         local = instant.astimezone(self.zone)
         day = local.date()
         if dst.is_regular(self.zone, day):
-            second = _later(self._tables(day), _second_of_day(local))
+            now = _second_of_day(local)
+            second = _later(self._tables(day), now)
             if second is not None:
-                return instant + (_wall(day, second) - local.replace(tzinfo=None))
+                return instant + timedelta(seconds=second - now, microseconds=-local.microsecond)
         else:
             run = self._run(day)
             index = bisect_right(run.instants, instant)
@@ -85,9 +86,10 @@ class WallClock:
         local = instant.astimezone(self.zone)
         day = local.date()
         if dst.is_regular(self.zone, day):
-            second = _not_later(self._tables(day), _second_of_day(local))
+            now = _second_of_day(local)
+            second = _not_later(self._tables(day), now)
             if second is not None:
-                return instant - (local.replace(tzinfo=None) - _wall(day, second))
+                return instant + timedelta(seconds=second - now, microseconds=-local.microsecond)
         else:
             run = self._run(day)
             index = bisect_right(run.instants, instant)
@@ -170,7 +172,11 @@ class WallClock:
         return _Run(first=first, last=last, instants=tuple(sorted(instants)), oddities=tuple(oddities))
 
     def _to_utc(self, day: date, second: int) -> datetime:
-        return _wall(day, second).replace(tzinfo=self.zone).astimezone(UTC)
+        minute = second // 60
+        local = datetime(
+            day.year, day.month, day.day, minute // 60, minute % 60, second % 60, tzinfo=self.zone
+        )
+        return local.astimezone(UTC)
 
     # -- times of day, exclusions applied
 
@@ -204,6 +210,8 @@ class WallClock:
 
     def _next_date(self, day: date, limit: date) -> date | None:
         """The first date later than `day` and not later than `limit` on which something fires."""
+        if not self.exclusions.ranges:
+            return self._next_matching(day, limit)
         if self.exclusions.moves:
             return self._search_dates(day, limit, _DAY)
         following = self._next_matching(day, limit)
@@ -212,6 +220,8 @@ class WallClock:
         return following
 
     def _previous_date(self, day: date, limit: date) -> date | None:
+        if not self.exclusions.ranges:
+            return self._previous_matching(day, limit)
         if self.exclusions.moves:
             return self._search_dates(day, limit, -_DAY)
         preceding = self._previous_matching(day, limit)
@@ -279,21 +289,23 @@ class _Run:
 
 def _later(tables: list[Sequence[int]], second: int) -> int | None:
     """The first time of day that is later than `second`."""
-    found = ((table, bisect_right(table, second)) for table in tables)
-    return min((table[index] for table, index in found if index < len(table)), default=None)
+    soonest = None
+    for table in tables:
+        index = bisect_right(table, second)
+        if index < len(table) and (soonest is None or table[index] < soonest):
+            soonest = table[index]
+    return soonest
 
 
 def _not_later(tables: list[Sequence[int]], second: int) -> int | None:
     """The last time of day that is not later than `second`."""
-    found = ((table, bisect_right(table, second)) for table in tables)
-    return max((table[index - 1] for table, index in found if index), default=None)
+    latest = None
+    for table in tables:
+        index = bisect_right(table, second)
+        if index and (latest is None or table[index - 1] > latest):
+            latest = table[index - 1]
+    return latest
 
 
 def _second_of_day(local: datetime) -> int:
     return 3600 * local.hour + 60 * local.minute + local.second
-
-
-def _wall(day: date, second: int) -> datetime:
-    """The naive local time; hot, hence without `combine`."""
-    minute = second // 60
-    return datetime(day.year, day.month, day.day, minute // 60, minute % 60, second % 60)  # noqa: DTZ001

@@ -113,9 +113,9 @@ def test_a_full_batch_stands_at_the_first_instant_not_yet_planned() -> None:
 @pytest.mark.parametrize("catch_up", ["run_latest_only", "run_all", "skip"])
 @pytest.mark.parametrize("seconds", [1, 5])
 def test_a_long_outage_of_a_short_interval_is_bounded_work(catch_up: str, seconds: int) -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     result = planned(every(seconds), NOON, NOON + timedelta(days=365), catch_up=catch_up)
-    assert time.perf_counter() - begin < 0.1
+    assert time.thread_time() - begin < 0.1
     counted = sum(max(1, row.coalesced) for row in result.occurrences if row.overdue)
     assert counted == 365 * 86400 // seconds + 1
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from croniter import croniter
 
-from scheduler.core.cron import CronError, DayMatch, MonthShape, parse_expression
+from scheduler.core.cron import DayMatch, MonthShape, parse_expression
+from scheduler.core.reading import Refusal
 from scheduler.core.triggers import TriggerError, parse_trigger
 
 FEBRUARY_2026 = MonthShape(month=2, first_weekday=0, length=28)  # begins on a Sunday
@@ -147,13 +148,13 @@ def test_rolling_expressions_are_told_from_times_of_day(text: str, rolling: bool
     ],
 )
 def test_refused_with_a_code(text: str, code: str) -> None:
-    with pytest.raises(CronError) as refused:
+    with pytest.raises(Refusal) as refused:
         parse_expression(text, DayMatch.CLASSIC)
     assert refused.value.code == code
 
 
 def test_errors_name_the_field_and_the_entry() -> None:
-    with pytest.raises(CronError, match=r"hour field, position 4, '25': values lie between 0 and 23"):
+    with pytest.raises(Refusal, match=r"hour field, position 4, '25': values lie between 0 and 23"):
         parse_expression("0 12,25 * * *", DayMatch.CLASSIC)
 
 

@@ -289,10 +289,10 @@ def _cron(**fields: Any) -> Any:
     ],
 )
 def test_refused_quickly_by_field_and_code(trigger: Any, field: str, code: str) -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     with pytest.raises(TriggerError) as refused:
         parse_trigger(trigger)
-    assert time.perf_counter() - begin < 0.25  # milliseconds; the rest is room for a busy machine
+    assert time.thread_time() - begin < 0.1  # of processor time
     assert (refused.value.field, refused.value.code) == (field, code)
     assert str(refused.value).encode()
     assert len(str(refused.value)) < 400

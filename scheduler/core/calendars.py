@@ -53,6 +53,30 @@ class Exclusions:
         """Monday to Friday, and not excluded."""
         return day.weekday() < _SATURDAY and self.range_of(day) is None
 
+    def business_day_from(self, day: date) -> date:
+        """The first business day that is not earlier than `day`: where an excluded date's instants go."""
+        while not self.is_business_day(day):
+            excluded = self.range_of(day)
+            day = (excluded.last if excluded else day) + _DAY
+        return day
+
+    def business_day_until(self, day: date) -> date:
+        """The last business day that is not later than `day`."""
+        while not self.is_business_day(day):
+            excluded = self.range_of(day)
+            day = (excluded.first if excluded else day) - _DAY
+        return day
+
+    def longest_rest(self) -> timedelta:
+        """The longest time between two business days that an exclusion causes."""
+        longest, previous = timedelta(0), date.min
+        for excluded in self.ranges:
+            if excluded.first < previous:  # part of the rest measured last
+                continue
+            previous = self.business_day_from(excluded.first)
+            longest = max(longest, previous - self.business_day_until(excluded.first))
+        return longest
+
 
 def _merged(ranges: Iterable[DateRange]) -> list[DateRange]:
     merged: list[DateRange] = []

@@ -33,6 +33,7 @@ MAX_TEXT: Final = 2_000_000
 _NEVER_FIRES_FROM: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TWO_DAYS: Final = timedelta(days=2)
+_LONGEST_REST: Final = timedelta(days=366)
 
 
 class Kind(StrEnum):
@@ -359,7 +360,11 @@ def _exclusions(fields: Mapping[str, Field]) -> Exclusions:
         on_excluded = OnExcluded(fields["on_excluded"].choice(list(OnExcluded)))
     entries = fields["exclusions"].items(at_least=0, at_most=MAX_EXCLUSIONS)
     ranges = [found for entry in entries for found in _excluded(entry, fields["calendars"])]
-    return Exclusions.of(ranges, on_excluded)
+    exclusions = Exclusions.of(ranges, on_excluded)
+    if exclusions.moves and exclusions.longest_rest() > _LONGEST_REST:
+        detail = "with on_excluded 'next_business_day', a business day is needed at least once a year."
+        raise fields["exclusions"].refuse("out_of_range", detail)
+    return exclusions
 
 
 def _excluded(entry: Field, calendars: Field) -> list[DateRange]:

@@ -22,7 +22,6 @@ _DAY: Final = timedelta(days=1)
 _SECOND: Final = timedelta(seconds=1)
 _NO_EXCLUSIONS: Final = Exclusions()
 _KEPT_RUNS: Final = 16
-_MOVED_AT_MOST: Final = timedelta(days=366)
 _FIRST_DATE: Final = date(1899, 12, 25)  # a little beyond the calendar's ends, where a zone's dates differ
 _LAST_DATE: Final = date(2200, 1, 7)
 
@@ -198,13 +197,12 @@ class WallClock:
                 yield pattern, table
 
     def _moved_onto(self, landing: date) -> Iterator[tuple[Pattern, Sequence[int]]]:
-        """What was to fire on the excluded dates before this business day, back to the one before it."""
-        day = landing - _DAY
-        oldest = landing - _MOVED_AT_MOST
-        while day > oldest and not self.exclusions.is_business_day(day):
+        """What was to fire on the excluded dates between this business day and the one before it."""
+        day = self.exclusions.business_day_until(landing - _DAY) + _DAY
+        while day < landing:
             if self.exclusions.range_of(day) is not None:
                 yield from self._matching(day)
-            day -= _DAY
+            day += _DAY
 
     # -- dates, exclusions applied
 
@@ -213,7 +211,7 @@ class WallClock:
         if not self.exclusions.ranges:
             return self._next_matching(day, limit)
         if self.exclusions.moves:
-            return self._search_dates(day, limit, _DAY)
+            return self._next_moved(day, limit)
         following = self._next_matching(day, limit)
         while following is not None and (excluded := self.exclusions.range_of(following)):
             following = self._next_matching(excluded.last, limit)
@@ -223,18 +221,38 @@ class WallClock:
         if not self.exclusions.ranges:
             return self._previous_matching(day, limit)
         if self.exclusions.moves:
-            return self._search_dates(day, limit, -_DAY)
+            return self._previous_moved(day, limit)
         preceding = self._previous_matching(day, limit)
         while preceding is not None and (excluded := self.exclusions.range_of(preceding)):
             preceding = self._previous_matching(excluded.first, limit)
         return preceding
 
-    def _search_dates(self, day: date, limit: date, step: timedelta) -> date | None:
-        while day != limit:
-            day += step
-            if self._tables(day):
-                return day
-        return None
+    def _next_moved(self, day: date, limit: date) -> date | None:
+        """As `_next_date`, where what is excluded goes to the next business day."""
+        nearest = None
+        # Excluded dates since the last business day may still have their landing ahead.
+        matching = self._next_matching(self.exclusions.business_day_until(day), limit)
+        while matching is not None and (nearest is None or matching < nearest):
+            excluded = self.exclusions.range_of(matching)
+            landing = self.exclusions.business_day_from(matching) if excluded else matching
+            if landing > day and (nearest is None or landing < nearest):
+                nearest = landing
+            matching = self._next_matching(excluded.last if excluded else matching, limit)
+        return nearest if nearest is not None and nearest <= limit else None
+
+    def _previous_moved(self, day: date, limit: date) -> date | None:
+        nearest = None
+        matching = self._previous_matching(day, limit)
+        # Before the last business day up to `nearest`, nothing lands later than `nearest`.
+        while matching is not None and (
+            nearest is None or matching > self.exclusions.business_day_until(nearest)
+        ):
+            excluded = self.exclusions.range_of(matching)
+            landing = self.exclusions.business_day_from(matching) if excluded else matching
+            if landing < day and (nearest is None or landing > nearest):
+                nearest = landing
+            matching = self._previous_matching(excluded.first if excluded else matching, limit)
+        return nearest
 
     def _next_matching(self, day: date, limit: date) -> date | None:
         nearest = None

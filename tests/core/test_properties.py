@@ -178,6 +178,50 @@ def test_a_preview_is_what_will_happen(situation: tuple[dict[str, Any], datetime
         assert instant.utc.tzinfo is UTC
 
 
+JULY = datetime(2026, 7, 1, tzinfo=UTC)
+DAYS_OF_JULY = st.integers(0, 30)
+
+
+@QUICK
+@given(
+    st.sampled_from(
+        ["0 9 * * *", "0 9 * * MON-FRI", "0 9 * * SAT", "0 9 */3 * *", "0 9 L * *", "0 9 13 * FRI"]
+    ),
+    st.lists(st.tuples(DAYS_OF_JULY, st.integers(0, 6)), max_size=5),
+    st.sampled_from(["skip", "next_business_day"]),
+)
+def test_exclusions_equal_moving_date_by_date(
+    expression: str, rests: list[tuple[int, int]], on_excluded: str
+) -> None:
+    excluded = {
+        JULY.date() + timedelta(days=first + more) for first, length in rests for more in range(length + 1)
+    }
+    exclusions = [{"date": day.isoformat()} for day in sorted(excluded)]
+    trigger = {"cron": {"expressions": [expression], "timezone": "UTC"}}
+    begin, end = JULY - timedelta(days=10), JULY + timedelta(days=60)
+    expected = set()
+    for instant in parse_trigger(trigger).between(begin, end):
+        moved = instant
+        if on_excluded == "next_business_day" and instant.date() in excluded:
+            while moved.date() in excluded or moved.weekday() >= 5:
+                moved += timedelta(days=1)
+        if moved.date() not in excluded:
+            expected.add(moved)
+    found = parse_trigger(trigger, exclusions=exclusions, on_excluded=on_excluded)
+    assert list(found.between(begin, end)) == sorted(expected)
+    assert _walked_back(found, begin, end) == sorted(expected, reverse=True)
+    assert found.count_between(begin, end) == len(expected)
+
+
+def _walked_back(trigger: Trigger, begin: datetime, end: datetime) -> list[datetime]:
+    walked = []
+    at = trigger.previous_at_or_before(end - MICROSECOND)
+    while at is not None and at >= begin:
+        walked.append(at)
+        at = trigger.previous_at_or_before(at - MICROSECOND)
+    return walked
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60), st.sampled_from(["expressions", "timezone", "every_s", "at"]))
 def test_any_text_is_read_or_refused(text: str, place: str) -> None:

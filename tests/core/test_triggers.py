@@ -175,6 +175,13 @@ def test_excluded_instants_move_to_the_next_business_day_and_coincide_there() ->
     assert moved.previous_at_or_before(at("2026-12-31T00:00Z")) == at("2026-12-29T09:00Z")
 
 
+def test_a_rest_of_years_cannot_be_moved() -> None:
+    years = [{"from": "2026-01-01", "to": "2029-01-01"}]
+    with pytest.raises(TriggerError, match="business day"):
+        daily(exclusions=years, on_excluded="next_business_day")
+    assert daily(exclusions=years).next_after(at("2026-01-01T00:00Z")) == at("2029-01-02T09:00Z")
+
+
 def test_exclusions_that_leave_nothing_never_fire() -> None:
     with pytest.raises(TriggerError, match="never fires") as refused:
         daily(exclusions=[{"from": "2000-01-01", "to": "2150-01-01"}])

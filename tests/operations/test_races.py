@@ -174,7 +174,8 @@ def test_cancelling_and_queueing_leave_one_outcome(schedule: Schedule, elsewhere
             cursor.execute("SELECT FROM overlap_slot FOR UPDATE")
             cursor.execute("SELECT FROM occurrence FOR UPDATE")
             cursor.execute(
-                "UPDATE occurrence SET state = 'QUEUED', wait_reason = NULL, generation = 1, queued_at = now()"
+                "UPDATE occurrence"
+                " SET state = 'QUEUED', wait_reason = NULL, generation = 1, queued_at = now()"
             )
             cursor.execute("UPDATE overlap_slot SET run_id = %s, due_at = now()", [run_id])
         cancelling = elsewhere(lambda: cancel_run(schedule.tenant, run_id, actor=ACTOR))

@@ -58,6 +58,8 @@ _configure_environment()
 def pytest_configure(config: pytest.Config) -> None:
     from django.conf import settings
 
+    settings.STATIC_ROOT = RUN_HOME / "static"  # whitenoise warns of a folder that is not there
+    settings.STATIC_ROOT.mkdir()
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.DATABASES["default"]["TEST"] = {"NAME": f"fencepost_test_{secrets.token_hex(6)}"}
 

@@ -78,7 +78,7 @@ class ResumeBody(NoteBody):
 
 class TriggerBody(serializers.Serializer[Any]):
     overlap = serializers.CharField(
-        default=None, allow_null=True, help_text=f"{' or '.join(Overlap.values)}."
+        default=None, allow_null=True, help_text=f"{' or '.join([policy.value for policy in Overlap])}."
     )
 
 

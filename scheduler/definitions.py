@@ -42,18 +42,19 @@ DEFAULT_RETRY: Final[dict[str, Any]] = {
     "deadline_s": None,
 }
 
-# Whole seconds: (default, lowest, highest).
-_DURATIONS: Final = {
+# Whole numbers, of seconds where the name says so: (default, lowest, highest).
+_NUMBERS: Final = {
     "catch_up_after_s": (60, 1, _YEAR_S),
     "timeout_s": (300, 1, 7 * _DAY_S),
     "cancel_grace_s": (30, 0, _DAY_S),
     "late_after_s": (30, 1, _YEAR_S),
+    "buffer_limit": (1000, 1, 100_000),
 }
 
 # Policies by their values: (built, part of the contract but not built yet). The first is the default.
 _CHOICES: Final = {
     "catch_up": (("run_latest_only", "skip"), ("run_all",)),
-    "overlap": (("skip", "allow"), ("buffer_one", "buffer_all", "cancel_running")),
+    "overlap": (("skip", "buffer_one", "buffer_all", "cancel_running", "allow"), ()),
     "priority": (("normal",), ("high", "low")),
     "mode": (("fixed_rate",), ("fixed_delay",)),
     "on_excluded": (("skip",), ("next_business_day",)),
@@ -66,7 +67,6 @@ _UNBUILT: Final[dict[str, Any]] = {
     "flexible_window_s": 0,
     "catch_up_limit": 100,
     "catch_up_window_s": None,
-    "buffer_limit": 1000,
     "schedule_to_start_s": None,
     "on_failure": {"pause_after": None},
 }
@@ -80,6 +80,7 @@ _DECISIONS: Final = (
     "catch_up",
     "catch_up_after_s",
     "overlap",
+    "buffer_limit",
     "retry",
     "timeout_s",
     "cancel_grace_s",
@@ -109,6 +110,7 @@ class Definition:
     catch_up: str
     catch_up_after_s: int
     overlap: str
+    buffer_limit: int
     retry: dict[str, Any]
     timeout_s: int
     cancel_grace_s: int
@@ -202,7 +204,7 @@ class _Reading:
             "retry": self.field("retry", _retry, _retry_of(target)),
             "tags": self.field("tags", _tags, list[str]()),
             "description": self.field("description", lambda field: _text(field, TEXT_LENGTH), ""),
-            **{name: self._duration(name, target) for name in _DURATIONS},
+            **{name: self._number(name, target) for name in _NUMBERS},
             **{name: self._choice(name) for name in ("catch_up", "overlap", "priority")},
         }
         self.refuse_unbuilt()
@@ -256,8 +258,8 @@ class _Reading:
 
         return self.field(name, parse, built[0])
 
-    def _duration(self, name: str, target: Target | None) -> int:
-        default, lowest, highest = _DURATIONS[name]
+    def _number(self, name: str, target: Target | None) -> int:
+        default, lowest, highest = _NUMBERS[name]
         if name == "timeout_s" and target is not None and target.timeout_s is not None:
             default = target.timeout_s
         return self.field(name, lambda field: field.integer(at_least=lowest, at_most=highest), default)

@@ -373,8 +373,8 @@ def trigger_schedule(
     )
     if before is not None:
         return before
-    slotted = (overlap or _current(schedule).revision.overlap) != Overlap.ALLOW
-    if slotted:
+    overlap = overlap or _current(schedule).revision.overlap
+    if overlap != Overlap.ALLOW:
         due.make_slots(connection, [schedule.id])
     due_at = identity.whole_millisecond(now)
     run_id = due.request_run(
@@ -383,7 +383,7 @@ def trigger_schedule(
         run_id=_run_id(due_at),
         due_at=due_at,
         origin_key=request_key,
-        slotted=slotted,
+        overlap=overlap,
         now=now,
     )
     assert run_id is not None  # we hold the schedule's row
@@ -393,11 +393,10 @@ def trigger_schedule(
 
 
 def _check_overlap(overlap: str | None) -> None:
-    if overlap is None or overlap in Overlap.values:
+    if overlap is None or overlap in list(Overlap):
         return
-    planned = ("buffer_one", "buffer_all", "cancel_running")
-    code = "not_supported_yet" if overlap in planned else "invalid_choice"
-    raise ValidationFailed(FieldError(field="overlap", code=code, detail="use 'skip' or 'allow'."))
+    detail = f"use one of {', '.join(Overlap)}."
+    raise ValidationFailed(FieldError(field="overlap", code="invalid_choice", detail=detail))
 
 
 @transaction.atomic

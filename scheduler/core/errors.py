@@ -1,4 +1,4 @@
-"""The root of the error tree, and the one error that core itself raises. The tree is drawn in scheduler/errors.py."""
+"""The root of the error tree, and the one error that core itself raises; scheduler/errors.py draws it."""
 
 
 class FencepostError(Exception):

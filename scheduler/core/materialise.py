@@ -1,4 +1,4 @@
-"""From a schedule that is due to the rows that its due instants become. The tick and every edit decide by this."""
+"""From a schedule that is due to the rows its instants become. The tick and every edit decide by this."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

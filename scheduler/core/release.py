@@ -6,12 +6,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
+from scheduler.core import overlap
+from scheduler.core.overlap import Entry, Slot
 from scheduler.core.states import SkipReason, State, WaitReason
 
 
 class Verdict(StrEnum):
     QUEUE = "queue"  # release it, then publish
     PUBLISH = "publish"  # released before; its publishing was never confirmed
+    PARK = "park"  # it waits for its schedule's slot
     SKIP = "skip"
     DROP = "drop"  # the row is out of date: the run went on without it
 
@@ -29,7 +32,8 @@ class Candidate:
     generation: int
     dispatch_at: datetime
     schedule_id: UUID
-    slotted: bool
+    overlap: str
+    buffer_limit: int
     origin: str
     wait_reason: str | None
     overdue: bool
@@ -37,6 +41,14 @@ class Candidate:
     catch_up: str
     catch_up_after_s: int
     priority: str
+
+    @property
+    def slotted(self) -> bool:
+        return self.overlap != overlap.Overlap.ALLOW
+
+    @property
+    def is_parked(self) -> bool:
+        return self.state == State.PENDING and self.wait_reason == WaitReason.OVERLAP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +59,14 @@ class Decision:
     overdue: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """`holders_to_cancel`: active runs, by (due_at, id), that a newer run wants stopped."""
+
+    decisions: tuple[Decision, ...]
+    holders_to_cancel: frozenset[tuple[datetime, UUID]]
+
+
 def is_late(candidate: Candidate, now: datetime) -> bool:
     """Late through an outage of ours: it waited for nothing but its time, and that is long past."""
     return _waits_for_time(candidate) and now > candidate.due_at + timedelta(
@@ -54,48 +74,80 @@ def is_late(candidate: Candidate, now: datetime) -> bool:
     )
 
 
-def decide(
-    candidates: Iterable[Candidate], *, slots: Mapping[UUID, UUID | None], now: datetime
-) -> list[Decision]:
-    """`slots`: the holder (None: free) of each slot that could be locked; a schedule whose slot is missing
-    there is left for the next round.
+def decide(candidates: Iterable[Candidate], *, slots: Mapping[UUID, Slot], now: datetime) -> Batch:
+    """`slots` holds those that could be locked, and is left as the batch leaves them; a schedule whose slot
+    is missing there is left for the next round.
     """
     batch = sorted(candidates, key=lambda candidate: (candidate.due_at, candidate.run_id))
-    surplus = _surplus(batch, now)
-    holders = dict(slots)
-    return [
-        decision
-        for candidate in batch
-        if (decision := _decide_one(candidate, surplus, holders, now)) is not None
-    ]
+    return _Deciding(batch, slots, now).all()
 
 
-def _decide_one(
-    candidate: Candidate, surplus: frozenset[UUID], holders: dict[UUID, UUID | None], now: datetime
-) -> Decision | None:
-    if candidate.state == State.QUEUED and candidate.generation == candidate.row_generation:
-        return Decision(candidate=candidate, verdict=Verdict.PUBLISH)
-    if not _releases(candidate):
-        return Decision(candidate=candidate, verdict=Verdict.DROP)
-    if candidate.dispatch_at > now:
-        return None
-    if candidate.run_id in surplus:
-        return Decision(candidate=candidate, verdict=Verdict.SKIP, reason=SkipReason.MISSED)
-    return _through_slot(candidate, holders, now)
+class _Deciding:
+    """The batch in order of due time, each decision seeing what the ones before it left."""
+
+    def __init__(self, batch: Sequence[Candidate], slots: Mapping[UUID, Slot], now: datetime) -> None:
+        self._batch = batch
+        self._slots = slots
+        self._now = now
+        self._surplus = _surplus(batch, now)
+        self._decisions: dict[UUID, Decision] = {}
+        self._cancels: set[tuple[datetime, UUID]] = set()
+
+    def all(self) -> Batch:
+        stale = [candidate for candidate in self._batch if not _is_current(candidate)]
+        for candidate in self._batch:
+            if _is_current(candidate):
+                self._decide(candidate)
+        dropped = [Decision(candidate=candidate, verdict=Verdict.DROP) for candidate in stale]
+        return Batch(
+            decisions=(*dropped, *self._decisions.values()), holders_to_cancel=frozenset(self._cancels)
+        )
+
+    def _decide(self, candidate: Candidate) -> None:
+        if candidate.state == State.QUEUED:
+            self._note(candidate, Verdict.PUBLISH)
+        elif candidate.dispatch_at > self._now:
+            return
+        elif candidate.run_id in self._surplus:
+            self._note(candidate, Verdict.SKIP, SkipReason.MISSED)
+        elif not candidate.slotted:
+            self._note(candidate, Verdict.QUEUE)
+        elif (slot := self._slots.get(candidate.schedule_id)) is not None:
+            self._at_slot(candidate, slot)
+
+    def _at_slot(self, candidate: Candidate, slot: Slot) -> None:
+        holder = (slot.holder_due_at, slot.holder)
+        admitted = overlap.admit(candidate, slot)
+        if admitted.entry is Entry.ENTER:
+            self._note(candidate, Verdict.QUEUE)
+        elif admitted.entry is Entry.SKIP:
+            self._note(candidate, Verdict.SKIP, SkipReason.OVERLAP)
+        else:
+            self._note(candidate, Verdict.PARK)
+        if admitted.displaced is not None:
+            self._displace(admitted.displaced)
+        if admitted.cancel_holder and holder[0] is not None and holder[1] is not None:
+            self._cancels.add((holder[0], holder[1]))
+
+    def _displace(self, run_id: UUID) -> None:
+        """The store reads parked runs together with those that may displace them."""
+        for candidate in self._batch:
+            if candidate.run_id == run_id:
+                self._note(candidate, Verdict.SKIP, SkipReason.OVERLAP)
+
+    def _note(self, candidate: Candidate, verdict: Verdict, reason: SkipReason | None = None) -> None:
+        self._decisions[candidate.run_id] = Decision(
+            candidate=candidate,
+            verdict=verdict,
+            reason=reason,
+            overdue=verdict is Verdict.QUEUE and is_late(candidate, self._now),
+        )
 
 
-def _through_slot(candidate: Candidate, holders: dict[UUID, UUID | None], now: datetime) -> Decision | None:
-    if candidate.slotted:
-        if candidate.schedule_id not in holders:
-            return None
-        # A retry finds itself in the slot: it kept it.
-        if holders[candidate.schedule_id] not in (None, candidate.run_id):
-            return Decision(candidate=candidate, verdict=Verdict.SKIP, reason=SkipReason.OVERLAP)
-        holders[candidate.schedule_id] = candidate.run_id
-    return Decision(candidate=candidate, verdict=Verdict.QUEUE, overdue=is_late(candidate, now))
-
-
-def _releases(candidate: Candidate) -> bool:
+def _is_current(candidate: Candidate) -> bool:
+    """Whether the row speaks of the run as it stands: of its release, or of the release that it had."""
+    if candidate.state == State.QUEUED:
+        return candidate.generation == candidate.row_generation
     waits = candidate.state in (State.PENDING, State.RETRY_WAIT, State.SUSPENDED)
     return waits and candidate.generation + 1 == candidate.row_generation
 
@@ -111,7 +163,7 @@ def _waits_for_time(candidate: Candidate) -> bool:
 
 def _surplus(batch: Sequence[Candidate], now: datetime) -> frozenset[UUID]:
     """Of a schedule that was missed, all up to now but the latest, or all where the policy is to skip."""
-    missed = {candidate.schedule_id: candidate for candidate in batch if is_late(candidate, now)}
+    missed = {candidate.schedule_id for candidate in batch if is_late(candidate, now)}
     waiting = [
         candidate
         for candidate in batch

@@ -89,52 +89,63 @@ class Transition:
 
 
 def _transitions() -> tuple[Transition, ...]:
-    S = State
     rows: list[tuple[str, tuple[State | None, ...], tuple[State, ...], str]] = [
         (
             "materialise",
             (None,),
-            (S.PENDING,),
+            (State.PENDING,),
             "schedule row moved by compare-and-swap on next_due_at, revision",
         ),
-        ("request", (None,), (S.PENDING,), "origin_key is the id of the request"),
-        ("miss", (None,), (S.SKIPPED,), "catch-up policy skip, or outside its window"),
+        ("request", (None,), (State.PENDING,), "origin_key is the id of the request"),
+        ("miss", (None,), (State.SKIPPED,), "catch-up policy skip, or outside its window"),
         (
             "release",
-            (S.PENDING, S.RETRY_WAIT, S.SUSPENDED),
-            (S.QUEUED,),
+            (State.PENDING, State.RETRY_WAIT, State.SUSPENDED),
+            (State.QUEUED,),
             "dispatch_at passed; slot and limits",
         ),
-        ("skip", (S.PENDING,), (S.SKIPPED,), "overlap, missed or expired at release"),
-        ("claim", (S.QUEUED,), (S.RUNNING,), "due; session live; attempts < max"),
+        ("skip", (State.PENDING,), (State.SKIPPED,), "overlap, missed or expired at release"),
+        ("claim", (State.QUEUED,), (State.RUNNING,), "due; session live; attempts < max"),
         (
             "refuse",
-            (S.QUEUED,),
-            (S.SKIPPED, S.DEAD_LETTERED, S.CANCELLED, S.PENDING),
+            (State.QUEUED,),
+            (State.SKIPPED, State.DEAD_LETTERED, State.CANCELLED, State.PENDING),
             "the claim finds it expired, exhausted, cancelled or over a limit",
         ),
         (
             "complete",
-            (S.RUNNING,),
-            (S.SUCCEEDED, S.FAILED, S.CANCELLED, S.RETRY_WAIT, S.DEAD_LETTERED, S.UNKNOWN),
+            (State.RUNNING,),
+            (
+                State.SUCCEEDED,
+                State.FAILED,
+                State.CANCELLED,
+                State.RETRY_WAIT,
+                State.DEAD_LETTERED,
+                State.UNKNOWN,
+            ),
             "lease with this fence; session live",
         ),
-        ("suspend", (S.RUNNING,), (S.SUSPENDED,), "lease with this fence; session live"),
-        ("drain", (S.RUNNING,), (S.QUEUED,), "lease with this fence; session live"),
+        ("suspend", (State.RUNNING,), (State.SUSPENDED,), "lease with this fence; session live"),
+        ("drain", (State.RUNNING,), (State.QUEUED,), "lease with this fence; session live"),
         (
             "lose",
-            (S.RUNNING,),
-            (S.RETRY_WAIT, S.UNKNOWN, S.DEAD_LETTERED, S.CANCELLED),
+            (State.RUNNING,),
+            (State.RETRY_WAIT, State.UNKNOWN, State.DEAD_LETTERED, State.CANCELLED),
             "session dead, lease missing, or time limit passed",
         ),
         (
             "cancel",
-            (S.PENDING, S.QUEUED, S.RETRY_WAIT, S.SUSPENDED),
-            (S.CANCELLED,),
+            (State.PENDING, State.QUEUED, State.RETRY_WAIT, State.SUSPENDED),
+            (State.CANCELLED,),
             "asked for by a person or a policy",
         ),
-        ("reconcile", (S.UNKNOWN,), (S.SUCCEEDED, S.FAILED, S.PENDING), "person, hook or late completion"),
-        ("redrive", (S.DEAD_LETTERED, S.FAILED), (S.PENDING,), "person with the role"),
+        (
+            "reconcile",
+            (State.UNKNOWN,),
+            (State.SUCCEEDED, State.FAILED, State.PENDING),
+            "person, hook or late completion",
+        ),
+        ("redrive", (State.DEAD_LETTERED, State.FAILED), (State.PENDING,), "person with the role"),
     ]
     return tuple(
         Transition(event=event, source=source, target=target, guard=guard)

@@ -66,7 +66,7 @@ def shard_range(text: str) -> range:
 
 
 class LoopCommand(BaseCommand):
-    """Runs the processes named in `names` until SIGTERM; each finishes its round and gives back its shards."""
+    """Runs the processes in `names` until SIGTERM; each finishes its round and gives back its shards."""
 
     names: tuple[str, ...] = ()
     requires_system_checks: tuple[str, ...] = ()  # they load every page and form: not what an engine runs

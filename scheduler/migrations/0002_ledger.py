@@ -18,7 +18,9 @@ CREATE TABLE occurrence (
     origin_key uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     tenant_id uuid NOT NULL,
     shard smallint NOT NULL,
-    slotted boolean NOT NULL,
+    overlap varchar(14) NOT NULL,
+    -- Whether the run needs its schedule's slot, as every reader of the slot asks.
+    slotted boolean NOT NULL GENERATED ALWAYS AS (overlap <> 'allow') STORED,
     state varchar(13) NOT NULL,
     wait_reason varchar(20),
     skip_reason varchar(10),
@@ -45,6 +47,8 @@ CREATE TABLE occurrence (
     CONSTRAINT occurrence_origin CHECK (origin IN ('schedule', 'trigger', 'backfill', 'child')),
     CONSTRAINT occurrence_nominal CHECK (
         (origin = 'schedule') = (origin_key = '00000000-0000-0000-0000-000000000000')),
+    CONSTRAINT occurrence_overlap CHECK (overlap IN (
+        'skip', 'buffer_one', 'buffer_all', 'cancel_running', 'allow')),
     CONSTRAINT occurrence_state CHECK (state IN (
         'PENDING', 'QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'SUCCEEDED', 'FAILED',
         'DEAD_LETTERED', 'SKIPPED', 'CANCELLED', 'UNKNOWN')),
@@ -54,7 +58,8 @@ CREATE TABLE occurrence (
     CONSTRAINT occurrence_skips CHECK ((state = 'SKIPPED') = (skip_reason IS NOT NULL)),
     CONSTRAINT occurrence_skip_reason CHECK (skip_reason IN ('overlap', 'missed', 'expired', 'quota')),
     CONSTRAINT occurrence_ends CHECK (
-        (state IN ('SUCCEEDED', 'FAILED', 'DEAD_LETTERED', 'SKIPPED', 'CANCELLED')) = (finished_at IS NOT NULL)),
+        (state IN ('SUCCEEDED', 'FAILED', 'DEAD_LETTERED', 'SKIPPED', 'CANCELLED'))
+        = (finished_at IS NOT NULL)),
     CONSTRAINT occurrence_held CHECK (state <> 'RUNNING' OR (fence IS NOT NULL AND attempt_count > 0)),
     CONSTRAINT occurrence_queued CHECK (state <> 'QUEUED' OR (queued_at IS NOT NULL AND generation > 0))
 ) PARTITION BY RANGE (due_at);
@@ -66,7 +71,12 @@ CREATE INDEX occurrence_by_tenant ON occurrence (tenant_id, due_at DESC, id DESC
 -- store/sweep.sql: unclaimed
 CREATE INDEX occurrence_unclaimed ON occurrence (queued_at) WHERE state = 'QUEUED';
 -- store/sweep.sql: without_waker
-CREATE INDEX occurrence_waiting ON occurrence (dispatch_at) WHERE state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED');
+CREATE INDEX occurrence_waiting ON occurrence (dispatch_at)
+    WHERE state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED');
+
+-- store/outbox.sql: parked, and whoever frees a slot: the next in line
+CREATE INDEX occurrence_parked ON occurrence (schedule_id, due_at, id)
+    WHERE state = 'PENDING' AND wait_reason = 'overlap';
 
 CREATE TABLE attempt (
     run_id uuid NOT NULL,
@@ -134,7 +144,7 @@ CREATE TABLE session (
     expires_at timestamptz NOT NULL
 );
 
--- Written once at the claim, deleted by whatever ends the attempt: a lease that is gone is a fence that is void.
+-- Written once at the claim, deleted by whatever ends the attempt: a lease that is gone is a void fence.
 CREATE TABLE lease (
     run_id uuid PRIMARY KEY,
     due_at timestamptz NOT NULL,
@@ -150,7 +160,7 @@ CREATE INDEX lease_by_session ON lease (session_id);
 -- store/leases.sql: expired_leases
 CREATE INDEX lease_ends_by ON lease (ends_by);
 
--- One row for each schedule whose overlap policy is not `allow`. Whoever parks and whoever frees locks it first.
+-- One row for each schedule whose overlap policy is not `allow`. Whoever parks and whoever frees locks it.
 CREATE TABLE overlap_slot (
     schedule_id uuid PRIMARY KEY,
     run_id uuid,
@@ -186,28 +196,29 @@ PARTITIONS = """
 -- rows of is left to it: attaching would fail, and nothing is lost by waiting.
 CREATE FUNCTION fencepost_make_partitions(months_ahead integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
+    this_month timestamp := date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC');
     parent text;
+    child text;
     first_day timestamptz;
+    next_day timestamptz;
     made integer := 0;
     has_rows boolean;
 BEGIN
     FOREACH parent IN ARRAY ARRAY['occurrence', 'attempt'] LOOP
-        FOR first_day IN
-            SELECT day AT TIME ZONE 'UTC' FROM generate_series(
-                date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') - interval '1 month',
-                date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') + make_interval(months => months_ahead),
-                interval '1 month') AS day
+        FOR first_day, next_day IN
+            SELECT month AT TIME ZONE 'UTC', (month + interval '1 month') AT TIME ZONE 'UTC'
+            FROM generate_series(
+                this_month - interval '1 month', this_month + make_interval(months => months_ahead),
+                interval '1 month') AS month
         LOOP
-            CONTINUE WHEN to_regclass(parent || to_char(first_day AT TIME ZONE 'UTC', '"_"YYYYMM')) IS NOT NULL;
+            child := parent || to_char(first_day AT TIME ZONE 'UTC', '"_"YYYYMM');
+            CONTINUE WHEN to_regclass(child) IS NOT NULL;
             EXECUTE format('SELECT EXISTS (SELECT FROM %I WHERE due_at >= %L AND due_at < %L)',
-                parent || '_default', first_day,
-                (first_day AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC') INTO has_rows;
+                parent || '_default', first_day, next_day) INTO has_rows;
             CONTINUE WHEN has_rows;
-            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)',
-                parent || to_char(first_day AT TIME ZONE 'UTC', '"_"YYYYMM'), parent, first_day,
-                (first_day AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC');
-            EXECUTE format('ALTER TABLE %I SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)',
-                parent || to_char(first_day AT TIME ZONE 'UTC', '"_"YYYYMM'));
+            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)'
+                ' WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)',
+                child, parent, first_day, next_day);
             made := made + 1;
         END LOOP;
     END LOOP;

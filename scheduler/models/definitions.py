@@ -5,6 +5,7 @@ import uuid
 from django.db import models
 from django.db.models import Q
 
+from scheduler.core.overlap import Overlap
 from tenants.models import Tenant
 
 
@@ -54,11 +55,6 @@ class ScheduleState(models.TextChoices):
     CANCELLED = "cancelled"
     COMPLETED = "completed"
     FAULTED = "faulted"
-
-
-class Overlap(models.TextChoices):
-    SKIP = "skip"
-    ALLOW = "allow"
 
 
 class CatchUp(models.TextChoices):
@@ -125,7 +121,12 @@ class ScheduleRevision(models.Model):
     end_at = models.DateTimeField(null=True, blank=True)
     catch_up = models.CharField(max_length=20, choices=CatchUp.choices, default=CatchUp.RUN_LATEST_ONLY)
     catch_up_after_s = models.PositiveIntegerField(default=60)
-    overlap = models.CharField(max_length=20, choices=Overlap.choices, default=Overlap.SKIP)
+    overlap = models.CharField(
+        max_length=20,
+        choices=[(policy.value, policy.value) for policy in Overlap],
+        default=Overlap.SKIP.value,
+    )
+    buffer_limit = models.PositiveIntegerField(default=1000)
     retry = models.JSONField(default=dict)
     timeout_s = models.PositiveIntegerField(default=300)
     cancel_grace_s = models.PositiveIntegerField(default=30)
@@ -144,7 +145,9 @@ class ScheduleRevision(models.Model):
         db_table = "schedule_revision"
         constraints = [
             models.UniqueConstraint(fields=["schedule", "number"], name="schedule_revision_once"),
-            models.CheckConstraint(condition=Q(overlap__in=Overlap.values), name="revision_overlap"),
+            models.CheckConstraint(
+                condition=Q(overlap__in=[policy.value for policy in Overlap]), name="revision_overlap"
+            ),
             models.CheckConstraint(condition=Q(catch_up__in=CatchUp.values), name="revision_catch_up"),
         ]
 

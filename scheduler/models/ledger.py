@@ -27,7 +27,8 @@ class Occurrence(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
     shard = models.PositiveSmallIntegerField()
     state = models.CharField(max_length=13, choices=STATE_CHOICES)
-    slotted = models.BooleanField()  # overlap policy of its revision is not `allow`: it needs the slot
+    overlap = models.CharField(max_length=14)  # its revision's policy, or that of the request
+    slotted = models.BooleanField()  # generated: overlap is not `allow`, so that it needs the slot
     wait_reason = models.CharField(max_length=20, null=True)
     skip_reason = models.CharField(max_length=10, null=True)
     dispatch_at = models.DateTimeField()
@@ -81,7 +82,7 @@ class Attempt(models.Model):
 
 
 class Session(models.Model):
-    """A process's renewable claim to be alive. Workers hold leases by it; ticks and relays are counted by it."""
+    """A process's renewable claim to be alive. Workers hold leases by it; ticks and relays are counted."""
 
     id = models.UUIDField(primary_key=True)
     kind = models.CharField(max_length=8)

@@ -4,22 +4,25 @@ The order is the promise: QUEUED is committed before anything is published, or a
 PENDING, refuse it and acknowledge; the agenda row goes only after the broker's confirm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from scheduler import telemetry
 from scheduler.broker import BROKER_ERRORS, CONFIRM_TIMEOUT_S, Envelope, Publisher
+from scheduler.core.overlap import Slot
 from scheduler.core.release import Candidate, Decision, Verdict, decide, is_late
 from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
 from scheduler.processes.ownership import Ownership
-from scheduler.store import outbox
+from scheduler.store import outbox, schedules
 from scheduler.store.outbox import AgendaRow
+from scheduler.store.schedules import RunKey
 from scheduler.store.statements import Connection
 from scheduler.topology import queue_name
 
 BATCH = 500
+RECHECK_S = 60.0  # a parked run is woken by whoever frees its slot; this is for what nobody foresaw
 IDLE_S = 0.15  # a run asked for now, or a retry within the second, is noticed by then
 BROKER_AWAY_S = 1.0
 
@@ -70,12 +73,15 @@ class Relay:
             outbox.drop_rows(connection, [row for row in rows if row.schedule_id is None])
             slots, candidates = _lock(connection, [row for row in rows if row.schedule_id is not None], now)
             fault_point("relay.after_lock")
-            decisions = decide(candidates, slots=slots, now=now)
-            standing = outbox.release(connection, decisions, republish_s=2 * CONFIRM_TIMEOUT_S)
-        for decision in decisions:
+            batch = decide(candidates, slots=slots, now=now)
+            standing = outbox.release(
+                connection, batch.decisions, republish_s=2 * CONFIRM_TIMEOUT_S, recheck_s=RECHECK_S
+            )
+            _cancel_holders(connection, batch.holders_to_cancel, now)
+        for decision in batch.decisions:
             if decision.verdict is Verdict.SKIP:
                 telemetry.RUNS.labels("SKIPPED", decision.reason).inc()
-        by_run = {decision.candidate.run_id: decision for decision in decisions}
+        by_run = {decision.candidate.run_id: decision for decision in batch.decisions}
         return [_envelope(by_run[run.run_id], run.generation) for run in standing]
 
     def _publish(self, connection: Connection, envelopes: Sequence[Envelope]) -> int:
@@ -94,18 +100,33 @@ class Relay:
 
 def _lock(
     connection: Connection, rows: Sequence[AgendaRow], now: datetime
-) -> tuple[dict[UUID, UUID | None], list[Candidate]]:
-    """Slots before runs. Where a schedule turns out late, all of it that waits belongs to the decision."""
+) -> tuple[dict[UUID, Slot], list[Candidate]]:
+    """Slots before runs. Runs that the decision may touch belong to it: those that may be displaced, and,
+    where a schedule turns out late, all of it that waits.
+    """
     slots = outbox.lock_slots(
         connection, {row.schedule_id for row in rows if row.slotted and row.schedule_id is not None}
     )
+    known = {row.run_id for row in rows}
+    first_in_line = {slot.first_parked for slot in slots.values() if slot.first_parked is not None} - known
+    rows = [*rows, *outbox.rows_of_parked(connection, first_in_line)] if first_in_line else rows
     candidates = outbox.lock_candidates(connection, rows)
     late = {candidate.schedule_id for candidate in candidates if is_late(candidate, now)}
     if late:
-        known = {row.id for row in rows}
         siblings = outbox.late_siblings(connection, late, now=now)
-        candidates += outbox.lock_candidates(connection, [row for row in siblings if row.id not in known])
+        candidates += outbox.lock_candidates(connection, [row for row in siblings if row.run_id not in known])
     return slots, candidates
+
+
+def _cancel_holders(
+    connection: Connection, holders: Collection[tuple[datetime, UUID]], now: datetime
+) -> None:
+    """Their slots are locked. One that waits ends here and wakes its successor; one that runs is told."""
+    if holders:
+        keys = [RunKey(due_at, run_id) for due_at, run_id in sorted(holders, key=lambda holder: holder[1])]
+        for key in keys:
+            schedules.lock_run(connection, key)
+        schedules.cancel(connection, keys, now=now)
 
 
 def _envelope(decision: Decision, generation: int) -> Envelope:

@@ -135,6 +135,17 @@ WITH moment AS MATERIALIZED (
 ), freed AS (
     UPDATE overlap_slot SET run_id = NULL, due_at = NULL
     WHERE run_id IN (SELECT id FROM ended WHERE state NOT IN ('RETRY_WAIT', 'UNKNOWN'))
+    RETURNING schedule_id
+), woken AS (
+    -- The slot was locked before this statement began: whoever parked is visible, whoever will park waits.
+    UPDATE outbox b SET dispatch_at = m.now
+    FROM moment m, freed f
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM occurrence o
+        WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+        ORDER BY o.due_at, o.id
+        LIMIT 1) AS next
+    WHERE b.run_id = next.id
 )
 SELECT id AS run_id, fence, state FROM ended
 

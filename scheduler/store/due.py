@@ -57,7 +57,7 @@ def materialise(connection: Connection, moves: Sequence[Move], *, now: datetime)
         "overdue": [planned.overdue for _, planned in rows],
         "coalesced": [planned.coalesced for _, planned in rows],
         "coalesced_from": [planned.coalesced_from for _, planned in rows],
-        "slotted": [move.due.overlap != "allow" for move, _ in rows],
+        "overlaps": [move.due.overlap for move, _ in rows],
         "now": now,
         "tzdata": TZDATA_VERSION,
     }
@@ -94,7 +94,7 @@ def request_run(
     run_id: UUID,
     due_at: datetime,
     origin_key: UUID,
-    slotted: bool,
+    overlap: str,
     now: datetime,
 ) -> UUID | None:
     """A `trigger` run of the revision in force; None: no such schedule. Its row is locked by the caller."""
@@ -106,7 +106,7 @@ def request_run(
                 "due_at": due_at,
                 "schedule_id": schedule_id,
                 "origin_key": origin_key,
-                "slotted": slotted,
+                "overlap": overlap,
                 "now": now,
                 "tzdata": TZDATA_VERSION,
             },

@@ -48,13 +48,13 @@ WITH move AS (
 ), planned AS (
     SELECT * FROM unnest(
         %(row_schedule_ids)s::uuid[], %(ids)s::uuid[], %(due)s::timestamptz[], %(skips)s::text[],
-        %(overdue)s::boolean[], %(coalesced)s::int[], %(coalesced_from)s::timestamptz[], %(slotted)s::boolean[]
-    ) AS p(schedule_id, id, due_at, skip_reason, overdue, coalesced, coalesced_from, slotted)
+        %(overdue)s::boolean[], %(coalesced)s::int[], %(coalesced_from)s::timestamptz[], %(overlaps)s::text[]
+    ) AS p(schedule_id, id, due_at, skip_reason, overdue, coalesced, coalesced_from, overlap)
 ), inserted AS (
     INSERT INTO occurrence (
-        id, due_at, schedule_id, revision, origin, tenant_id, shard, slotted, state, wait_reason, skip_reason,
+        id, due_at, schedule_id, revision, origin, tenant_id, shard, overlap, state, wait_reason, skip_reason,
         dispatch_at, overdue, coalesced, coalesced_from, created_at, finished_at, tzdata_version)
-    SELECT p.id, p.due_at, p.schedule_id, m.revision, 'schedule', m.tenant_id, m.shard, p.slotted,
+    SELECT p.id, p.due_at, p.schedule_id, m.revision, 'schedule', m.tenant_id, m.shard, p.overlap,
            CASE WHEN p.skip_reason IS NULL THEN 'PENDING' ELSE 'SKIPPED' END,
            CASE WHEN p.skip_reason IS NULL THEN 'due' END,
            p.skip_reason, p.due_at, p.overdue, p.coalesced, p.coalesced_from, %(now)s::timestamptz,
@@ -89,9 +89,9 @@ RETURNING id
 -- A run that somebody asked for, due now. The same request twice is one row.
 WITH inserted AS (
     INSERT INTO occurrence (
-        id, due_at, schedule_id, revision, origin, origin_key, tenant_id, shard, slotted, state, wait_reason,
+        id, due_at, schedule_id, revision, origin, origin_key, tenant_id, shard, overlap, state, wait_reason,
         dispatch_at, created_at, tzdata_version)
-    SELECT %(id)s, %(due_at)s, s.id, s.revision, 'trigger', %(origin_key)s, s.tenant_id, s.shard, %(slotted)s,
+    SELECT %(id)s, %(due_at)s, s.id, s.revision, 'trigger', %(origin_key)s, s.tenant_id, s.shard, %(overlap)s,
            'PENDING', 'due', %(due_at)s, %(now)s, %(tzdata)s
     FROM schedule s
     WHERE s.id = %(schedule_id)s

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row, dict_row, scalar_row
 
+from scheduler.core.overlap import Slot
 from scheduler.core.release import Candidate, Decision
 from scheduler.store.statements import Connection, cursor, load
 
@@ -50,13 +51,21 @@ def late_siblings(
         return rows.execute(SQL["late_siblings"], {"schedule_ids": list(schedule_ids), "now": now}).fetchall()
 
 
-def lock_slots(connection: Connection, schedule_ids: Collection[UUID]) -> dict[UUID, UUID | None]:
-    """Holders of the slots that could be locked without waiting."""
+def lock_slots(connection: Connection, schedule_ids: Collection[UUID]) -> dict[UUID, Slot]:
+    """The slots, by schedule, that could be locked without waiting, as they are under the lock."""
     if not schedule_ids:
         return {}
-    return dict(
-        connection.execute(SQL["lock_slots_free_of_waiting"], {"schedule_ids": list(schedule_ids)}).fetchall()
-    )
+    locked = connection.execute(
+        SQL["lock_slots_free_of_waiting"], {"schedule_ids": list(schedule_ids)}
+    ).fetchall()
+    with cursor(connection, dict_row) as rows:
+        rows.execute(SQL["slots"], {"schedule_ids": [schedule_id for (schedule_id,) in locked]})
+        return {row.pop("schedule_id"): Slot(**row) for row in rows}
+
+
+def rows_of_parked(connection: Connection, run_ids: Collection[UUID]) -> list[AgendaRow]:
+    with cursor(connection, class_row(AgendaRow)) as rows:
+        return rows.execute(SQL["rows_of_parked"], {"run_ids": list(run_ids)}).fetchall()
 
 
 def lock_candidates(connection: Connection, rows: Sequence[AgendaRow]) -> list[Candidate]:
@@ -76,8 +85,13 @@ def _candidate(row: AgendaRow, run: dict[str, Any]) -> Candidate:
     return Candidate(row_id=row.id, row_at=row.dispatch_at, row_generation=row.generation, **run)
 
 
-def release(connection: Connection, decisions: Sequence[Decision], *, republish_s: float) -> list[Standing]:
-    """Carry the verdicts out; the runs to publish now. Nothing may be published before this is committed."""
+def release(
+    connection: Connection, decisions: Sequence[Decision], *, republish_s: float, recheck_s: float
+) -> list[Standing]:
+    """Carry the verdicts out; the runs to publish now. Nothing may be published before this is committed.
+
+    Seconds until the agenda looks again: at what may not have been published, and at what is parked.
+    """
     candidates = [decision.candidate for decision in decisions]
     with cursor(connection, class_row(Standing)) as rows:
         return rows.execute(
@@ -91,6 +105,7 @@ def release(connection: Connection, decisions: Sequence[Decision], *, republish_
                 "reasons": [d.reason for d in decisions],
                 "overdue": [d.overdue for d in decisions],
                 "republish_s": republish_s,
+                "recheck_s": recheck_s,
             },
         ).fetchall()
 

@@ -21,15 +21,36 @@ WHERE o.schedule_id = ANY(%(schedule_ids)s) AND o.state = 'PENDING' AND o.wait_r
 
 -- name: lock_slots_free_of_waiting
 -- A slot that somebody holds locked is looked at in the next round, not waited for.
-SELECT schedule_id, run_id FROM overlap_slot
+SELECT schedule_id FROM overlap_slot
 WHERE schedule_id = ANY(%(schedule_ids)s)
 ORDER BY schedule_id
 FOR UPDATE SKIP LOCKED
 
+-- name: slots
+-- Locked slots with their holder and their queue. A statement of its own after the lock: its snapshot has
+-- what was parked or freed while the lock was waited for. Served by occurrence_parked.
+SELECT t.schedule_id, t.run_id AS holder, t.due_at AS holder_due_at,
+       queue.parked, queue.first_parked
+FROM overlap_slot t
+CROSS JOIN LATERAL (
+    SELECT count(*) AS parked, (array_agg(o.id ORDER BY o.due_at, o.id))[1] AS first_parked
+    FROM occurrence o
+    WHERE o.schedule_id = t.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+) AS queue
+WHERE t.schedule_id = ANY(%(schedule_ids)s)
+
+-- name: rows_of_parked
+-- Agenda rows of parked runs that a newer one may displace.
+SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.slotted
+FROM unnest(%(run_ids)s::uuid[]) AS w(run_id)
+JOIN outbox b ON b.run_id = w.run_id
+JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
+
 -- name: lock_candidates
 -- The runs as they are now, under lock; those locked by others wait for the next round.
-SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedule_id, o.slotted, o.origin,
-       o.wait_reason, o.overdue, r.target_name AS target, r.catch_up, r.catch_up_after_s, r.priority
+SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedule_id, o.overlap, o.origin,
+       o.wait_reason, o.overdue, r.target_name AS target, r.catch_up, r.catch_up_after_s, r.priority,
+       r.buffer_limit
 FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
 JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
@@ -55,6 +76,15 @@ WITH moment AS MATERIALIZED (
     FROM verdict v, moment m
     WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict IN ('queue', 'publish')
     RETURNING b.run_id, b.due_at, b.generation, v.verdict, v.overdue
+), waiting AS (
+    UPDATE outbox b SET dispatch_at = m.now + make_interval(secs => %(recheck_s)s)
+    FROM verdict v, moment m
+    WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict = 'park'
+    RETURNING b.run_id, b.due_at
+), parked AS (
+    UPDATE occurrence o SET wait_reason = 'overlap'
+    FROM waiting w
+    WHERE o.due_at = w.due_at AND o.id = w.run_id AND o.state = 'PENDING' AND o.wait_reason <> 'overlap'
 ), queued AS (
     UPDATE occurrence o
     SET state = 'QUEUED', wait_reason = NULL, generation = s.generation, queued_at = m.now,

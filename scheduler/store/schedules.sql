@@ -64,6 +64,17 @@ WITH wanted AS (
 ), freed AS (
     UPDATE overlap_slot s SET run_id = NULL, due_at = NULL
     FROM touched t WHERE s.run_id = t.id AND t.state = 'CANCELLED'
+    RETURNING s.schedule_id
+), woken AS (
+    UPDATE outbox b SET dispatch_at = %(now)s
+    FROM freed f
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM occurrence o
+        WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+          AND o.id NOT IN (SELECT id FROM touched)
+        ORDER BY o.due_at, o.id
+        LIMIT 1) AS next
+    WHERE b.run_id = next.id
 )
 SELECT id, state FROM touched
 

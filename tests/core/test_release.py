@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from scheduler.core.overlap import Slot
 from scheduler.core.release import Candidate, Decision, Verdict, decide
 from scheduler.core.states import SkipReason
 
@@ -24,7 +25,8 @@ def candidate(seconds_ago: float = 0.1, **fields: Any) -> Candidate:
             "generation": 0,
             "dispatch_at": due_at,
             "schedule_id": SCHEDULE,
-            "slotted": False,
+            "overlap": "allow",
+            "buffer_limit": 1000,
             "origin": "schedule",
             "wait_reason": "due",
             "overdue": False,
@@ -38,7 +40,8 @@ def candidate(seconds_ago: float = 0.1, **fields: Any) -> Candidate:
 
 
 def verdicts(*batch: Candidate, slots: dict[UUID, UUID | None] | None = None) -> list[tuple[str, str | None]]:
-    decided = {one.candidate.run_id: one for one in decide(batch, slots=slots or {}, now=NOW)}
+    taken = {schedule: Slot(holder=holder, holder_due_at=NOW) for schedule, holder in (slots or {}).items()}
+    decided = {one.candidate.run_id: one for one in decide(batch, slots=taken, now=NOW).decisions}
     return [_short(decided.get(one.run_id)) for one in batch]
 
 
@@ -71,18 +74,18 @@ def test_rows_of_runs_that_went_on_are_dropped() -> None:
 
 
 def test_the_slot_is_given_once_and_in_order_of_due_time() -> None:
-    later, earlier = candidate(1, slotted=True), candidate(2, slotted=True)
+    later, earlier = candidate(1, overlap="skip"), candidate(2, overlap="skip")
     assert verdicts(later, earlier, slots={SCHEDULE: None}) == [SKIP, QUEUE]
 
 
 def test_a_held_slot_skips_and_a_retry_finds_itself_in_it() -> None:
-    retry = candidate(state="RETRY_WAIT", wait_reason=None, generation=1, row_generation=2, slotted=True)
-    assert verdicts(retry, candidate(slotted=True), slots={SCHEDULE: retry.run_id}) == [QUEUE, SKIP]
-    assert verdicts(candidate(slotted=True), slots={SCHEDULE: uuid4()}) == [SKIP]
+    retry = candidate(state="RETRY_WAIT", wait_reason=None, generation=1, row_generation=2, overlap="skip")
+    assert verdicts(retry, candidate(overlap="skip"), slots={SCHEDULE: retry.run_id}) == [QUEUE, SKIP]
+    assert verdicts(candidate(overlap="skip"), slots={SCHEDULE: uuid4()}) == [SKIP]
 
 
 def test_a_slot_that_somebody_has_locked_is_looked_at_later() -> None:
-    assert verdicts(candidate(slotted=True), slots={}) == [("later", None)]
+    assert verdicts(candidate(overlap="skip"), slots={}) == [("later", None)]
 
 
 def test_what_was_missed_through_an_outage_runs_once_for_the_latest() -> None:

@@ -218,7 +218,7 @@ def test_a_cancelled_run_ends_cancelled_unless_it_succeeded(
 def test_the_slot_goes_with_a_terminal_state_and_stays_with_a_retry(
     state: State, keeps: bool, ledger: HandMadeLedger, connection: Connection, session_id: UUID
 ) -> None:
-    held = take_queued(ledger, connection, session_id, slotted=True)
+    held = take_queued(ledger, connection, session_id, overlap="skip")
     connection.execute(
         "INSERT INTO overlap_slot VALUES (%s, %s, %s)", [held.schedule_id, held.run_id, held.due_at]
     )

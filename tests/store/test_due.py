@@ -128,7 +128,7 @@ def test_a_schedule_without_a_further_instant_is_completed(
 def test_a_request_is_due_at_once_and_on_the_agenda(ledger: HandMadeLedger, connection: Connection) -> None:
     now, run_id, key = ledger.instant(1), uuid4(), uuid4()
     made = due.request_run(
-        connection, ledger.schedule_id, run_id=run_id, due_at=now, origin_key=key, slotted=True, now=now
+        connection, ledger.schedule_id, run_id=run_id, due_at=now, origin_key=key, overlap="skip", now=now
     )
     assert made == run_id
     assert connection.execute("SELECT origin, origin_key, slotted FROM occurrence").fetchone() == (
@@ -143,7 +143,7 @@ def test_a_request_is_due_at_once_and_on_the_agenda(ledger: HandMadeLedger, conn
         run_id=uuid4(),
         due_at=now + timedelta(seconds=1),
         origin_key=uuid4(),
-        slotted=False,
+        overlap="allow",
         now=now,
     )
     assert nothing is None

@@ -30,7 +30,8 @@ def release(connection: Connection, now: datetime) -> list[Standing]:
     with connection.transaction():
         slots = outbox.lock_slots(connection, {row.schedule_id for row in rows if row.schedule_id})
         candidates: list[Candidate] = outbox.lock_candidates(connection, rows)
-        return outbox.release(connection, decide(candidates, slots=slots, now=now), republish_s=20)
+        batch = decide(candidates, slots=slots, now=now)
+        return outbox.release(connection, batch.decisions, republish_s=20, recheck_s=60)
 
 
 def now_of(connection: Connection) -> datetime:
@@ -94,7 +95,7 @@ def test_rows_of_withdrawn_and_of_finished_runs_are_dropped(
 def test_the_slot_lets_one_through_and_skips_the_rest(ledger: HandMadeLedger, connection: Connection) -> None:
     connection.execute("INSERT INTO overlap_slot (schedule_id) VALUES (%s)", [ledger.schedule_id])
     connection.execute("UPDATE schedule_revision SET catch_up_after_s = 7200")
-    first, second = put(ledger, 58, slotted=True), put(ledger, 59, slotted=True)
+    first, second = put(ledger, 58, overlap="skip"), put(ledger, 59, overlap="skip")
     release(connection, now_of(connection))
     assert connection.execute("SELECT state, skip_reason FROM occurrence ORDER BY due_at").fetchall() == [
         ("QUEUED", None),
@@ -125,7 +126,8 @@ def test_two_relays_on_the_same_rows_release_each_once(
     assert len(release(first, now_of(first))) == 1
     with second.transaction():
         candidates = outbox.lock_candidates(second, rows)
-        late = outbox.release(second, decide(candidates, slots={}, now=now_of(second)), republish_s=20)
+        batch = decide(candidates, slots={}, now=now_of(second))
+        late = outbox.release(second, batch.decisions, republish_s=20, recheck_s=60)
     assert late == []
     assert states(first) == [("QUEUED", 1)]
 

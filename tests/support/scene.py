@@ -117,7 +117,11 @@ def _walk(run: Occurrence, state: State, fences: list[int], columns: dict[str, A
         if step == State.QUEUED:
             changes |= {"queued_at": run.due_at, "generation": 1}
         if step == State.RUNNING:
-            changes |= {"started_at": run.due_at, "attempt_count": max(1, len(fences)), "fence": max(fences, default=1)}
+            changes |= {
+                "started_at": run.due_at,
+                "attempt_count": max(1, len(fences)),
+                "fence": max(fences, default=1),
+            }
         if step == State.SKIPPED:
             changes |= {"skip_reason": "overlap"}
         if step in TERMINAL:

@@ -146,9 +146,7 @@ def create_demo(home: Path) -> Credentials:
     kept = home / "credentials.json"
     known: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else {}
     with transaction.atomic():
-        tenant = Tenant.objects.filter(slug=TENANT).first() or create_tenant(
-            TENANT, name="Demo", actor=ACTOR
-        )
+        tenant = Tenant.objects.filter(slug=TENANT).first() or create_tenant(TENANT, name="Demo", actor=ACTOR)
         credentials = Credentials(
             password=known.get("password") or secrets.token_urlsafe(12),
             admin_password=known.get("admin_password") or secrets.token_urlsafe(12),

@@ -1,0 +1,122 @@
+"""Who may have a schedule's slot: one run at a time, unless the policy is `allow`.
+
+A slot is taken at release and goes with a terminal state only; a run that waits for it is parked. The
+caller holds the slot's row locked, so that nobody parks or frees meanwhile.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+
+class Overlap(StrEnum):
+    SKIP = "skip"
+    BUFFER_ONE = "buffer_one"
+    BUFFER_ALL = "buffer_all"
+    CANCEL_RUNNING = "cancel_running"
+    ALLOW = "allow"
+
+
+class Entry(StrEnum):
+    """What becomes of a run that comes to the slot."""
+
+    ENTER = "enter"
+    SKIP = "skip"
+    PARK = "park"
+
+
+@dataclass(kw_only=True, slots=True)
+class Slot:
+    """A slot as read under its lock, and as the batch leaves it.
+
+    `parked` counts the runs that wait; `first_parked` is the one whose turn is next.
+    """
+
+    holder: UUID | None = None
+    holder_due_at: datetime | None = None
+    parked: int = 0
+    first_parked: UUID | None = None
+
+
+class Comer(Protocol):
+    """A run that comes to the slot, in order of its due instant."""
+
+    @property
+    def run_id(self) -> UUID: ...
+    @property
+    def due_at(self) -> datetime: ...
+    @property
+    def overlap(self) -> str: ...
+    @property
+    def buffer_limit(self) -> int: ...
+    @property
+    def is_parked(self) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """`displaced`: the parked run that a newer one replaces. `cancel_holder`: the active one is to stop."""
+
+    entry: Entry
+    displaced: UUID | None = None
+    cancel_holder: bool = False
+
+
+def admit(comer: Comer, slot: Slot) -> Verdict:
+    """Decide, and leave `slot` as it is after that."""
+    if slot.holder in (None, comer.run_id) and _is_next(comer, slot):
+        _enter(comer, slot)
+        return Verdict(entry=Entry.ENTER)
+    return _WAITING[Overlap(comer.overlap)](comer, slot)
+
+
+def _is_next(comer: Comer, slot: Slot) -> bool:
+    """Runs enter in order: a newer one goes behind those that are parked already. A retry kept the slot."""
+    return slot.holder == comer.run_id or slot.first_parked in (None, comer.run_id)
+
+
+def _enter(comer: Comer, slot: Slot) -> None:
+    slot.holder, slot.holder_due_at = comer.run_id, comer.due_at
+    if slot.first_parked == comer.run_id:
+        slot.parked -= 1
+        slot.first_parked = None  # whoever is next is found when this one ends
+
+
+def _skip(comer: Comer, slot: Slot) -> Verdict:
+    return Verdict(entry=Entry.SKIP)
+
+
+def _buffer_one(comer: Comer, slot: Slot) -> Verdict:
+    """At most one waits: a newer one takes the older's place."""
+    if comer.is_parked:
+        return Verdict(entry=Entry.PARK)
+    displaced, slot.first_parked = slot.first_parked, comer.run_id
+    slot.parked = 1
+    return Verdict(entry=Entry.PARK, displaced=displaced)
+
+
+def _buffer_all(comer: Comer, slot: Slot) -> Verdict:
+    if comer.is_parked:
+        return Verdict(entry=Entry.PARK)
+    if slot.parked >= comer.buffer_limit:
+        return Verdict(entry=Entry.SKIP)
+    slot.parked += 1
+    slot.first_parked = slot.first_parked or comer.run_id
+    return Verdict(entry=Entry.PARK)
+
+
+def _cancel_running(comer: Comer, slot: Slot) -> Verdict:
+    """The active run is asked to stop; the newest run waits for its end, and no other."""
+    verdict = _buffer_one(comer, slot)
+    return Verdict(entry=verdict.entry, displaced=verdict.displaced, cancel_holder=slot.holder is not None)
+
+
+_WAITING: Mapping[Overlap, Callable[[Comer, Slot], Verdict]] = {
+    Overlap.SKIP: _skip,
+    Overlap.BUFFER_ONE: _buffer_one,
+    Overlap.BUFFER_ALL: _buffer_all,
+    Overlap.CANCEL_RUNNING: _cancel_running,
+}

@@ -1,0 +1,94 @@
+"""Every policy at a slot that is free, held, held by itself, with and without others in line."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.core.overlap import Entry, Overlap, Slot, Verdict, admit
+
+HOLDER, FIRST = uuid4(), uuid4()
+WAITING = [Overlap.SKIP, Overlap.BUFFER_ONE, Overlap.BUFFER_ALL, Overlap.CANCEL_RUNNING]
+
+
+@dataclass
+class Run:
+    overlap: str
+    run_id: UUID
+    is_parked: bool = False
+    buffer_limit: int = 2
+    due_at: datetime = datetime(2026, 11, 30, tzinfo=UTC)
+
+
+def run(policy: Overlap, run_id: UUID | None = None, **fields: bool) -> Run:
+    return Run(overlap=policy, run_id=run_id or uuid4(), **fields)
+
+
+@pytest.mark.parametrize("policy", WAITING)
+def test_a_free_slot_is_entered_by_any_policy(policy: Overlap) -> None:
+    slot, comer = Slot(), run(policy)
+    assert admit(comer, slot).entry is Entry.ENTER
+    assert slot.holder == comer.run_id
+
+
+@pytest.mark.parametrize("policy", WAITING)
+def test_a_retry_finds_itself_in_the_slot_whoever_waits(policy: Overlap) -> None:
+    slot = Slot(holder=HOLDER, parked=1, first_parked=FIRST)
+    assert admit(run(policy, HOLDER), slot).entry is Entry.ENTER
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [
+        (Overlap.SKIP, Verdict(entry=Entry.SKIP)),
+        (Overlap.BUFFER_ONE, Verdict(entry=Entry.PARK, displaced=FIRST)),
+        (Overlap.BUFFER_ALL, Verdict(entry=Entry.PARK)),
+        (Overlap.CANCEL_RUNNING, Verdict(entry=Entry.PARK, displaced=FIRST, cancel_holder=True)),
+    ],
+)
+def test_a_held_slot_with_one_in_line(policy: Overlap, verdict: Verdict) -> None:
+    assert admit(run(policy), Slot(holder=HOLDER, parked=1, first_parked=FIRST)) == verdict
+
+
+@pytest.mark.parametrize("policy", WAITING[1:])
+def test_a_parked_run_that_is_looked_at_again_stays_parked(policy: Overlap) -> None:
+    slot = Slot(holder=HOLDER, parked=1, first_parked=FIRST)
+    verdict = admit(run(policy, FIRST, is_parked=True), slot)
+    assert (verdict.entry, verdict.displaced, slot.parked) == (Entry.PARK, None, 1)
+
+
+def test_the_first_in_line_enters_a_freed_slot_and_a_newer_run_does_not_pass_it() -> None:
+    slot = Slot(parked=2, first_parked=FIRST)
+    assert admit(run(Overlap.BUFFER_ALL), slot).entry is Entry.SKIP  # the buffer of two is full
+    assert admit(run(Overlap.BUFFER_ALL, FIRST, is_parked=True), slot).entry is Entry.ENTER
+    assert (slot.holder, slot.parked) == (FIRST, 1)
+    assert admit(run(Overlap.BUFFER_ALL), slot).entry is Entry.PARK
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
+def test_a_bounded_buffer_loses_nothing_it_took_and_keeps_the_order(ends: list[bool], limit: int) -> None:
+    """Runs come one by one; after some of them the active run ends and the first in line is woken."""
+    slot, line, entered, taken = Slot(), list[Run](), list[UUID](), list[UUID]()
+    for end in ends:
+        comer = run(Overlap.BUFFER_ALL)
+        comer.buffer_limit = limit
+        entry = admit(comer, slot).entry
+        if entry is not Entry.SKIP:
+            taken.append(comer.run_id)
+        if entry is Entry.ENTER:
+            entered.append(comer.run_id)
+        elif entry is Entry.PARK:
+            comer.is_parked = True
+            line.append(comer)
+        assert len(line) <= limit
+        if end and slot.holder is not None:
+            slot = Slot(parked=len(line), first_parked=line[0].run_id if line else None)
+            if line:
+                woken = line.pop(0)
+                assert admit(woken, slot).entry is Entry.ENTER
+                entered.append(woken.run_id)
+                slot.first_parked = line[0].run_id if line else None
+    assert entered + [waiting.run_id for waiting in line] == taken

@@ -21,7 +21,7 @@ from tenants.models import Role, Tenant
 from tenants.operations import Actor, create_tenant, set_membership
 
 ACTOR = Actor(name="tests")
-PASSWORD = "correct horse battery"  # noqa: S105
+PASSWORD = "correct horse battery"
 WEEKDAYS_AT_NINE = {"cron": {"expressions": ["0 9 * * 1-5"], "timezone": "Europe/Berlin"}}
 
 # How a run comes to its state: the database refuses any other road.
@@ -117,7 +117,11 @@ def _walk(run: Occurrence, state: State, fences: list[int], columns: dict[str, A
         if step == State.QUEUED:
             changes |= {"queued_at": run.due_at, "generation": 1}
         if step == State.RUNNING:
-            changes |= {"started_at": run.due_at, "attempt_count": max(1, len(fences)), "fence": max(fences, default=1)}
+            changes |= {
+                "started_at": run.due_at,
+                "attempt_count": max(1, len(fences)),
+                "fence": max(fences, default=1),
+            }
         if step == State.SKIPPED:
             changes |= {"skip_reason": "overlap"}
         if step in TERMINAL:

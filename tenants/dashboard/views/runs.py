@@ -68,8 +68,14 @@ def detail(request: MemberRequest, run_id: UUID) -> HttpResponse:
         "can_cancel": moving and run.cancel_requested_at is None,
         "is_moving": moving,
     }
-    every_s = 2 if moving else None
-    return render_live(request, "dashboard/run.html", "dashboard/_run.html", context, every_s=every_s)
+    return render_live(
+        request,
+        "dashboard/run.html",
+        "dashboard/_run.html",
+        context,
+        every_s=2 if moving else None,
+        update="dashboard/_run_update.html",
+    )
 
 
 @require_POST

@@ -1,5 +1,7 @@
 """Triggers as values: kinds, bounds, exclusions, previews, and hostile input."""
 
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +23,12 @@ def daily(**bounds: Any) -> Trigger:
 
 def days(trigger: Trigger, start: str, end: str) -> list[str]:
     return [f"{found:%m-%d}" for found in trigger.between(at(f"{start}T00:00Z"), at(f"{end}T00:00Z"))]
+
+
+def test_the_core_loads_no_framework() -> None:
+    script = "import sys, scheduler.core.triggers, scheduler.core.catchup; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert not {"django", "celery", "kombu", "psycopg"} & set(loaded.split())
 
 
 # -- kinds

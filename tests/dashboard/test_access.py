@@ -138,6 +138,11 @@ def test_posts_without_a_token_are_refused(route: str, scene: Scene, own: Own) -
     assert "This form is no longer valid" in response.content.decode()
 
 
+@pytest.mark.parametrize("route", ["home", "schedule", "run", "runs"])
+def test_pages_are_kept_by_no_cache(route: str, own: Own, alice: Client) -> None:
+    assert "no-store" in alice.get(own.url(route)).headers["Cache-Control"]
+
+
 def test_a_user_without_a_tenant_is_told_so(db: None) -> None:
     response = _client(make_user("nora")).get("/")
     assert response.status_code == 403

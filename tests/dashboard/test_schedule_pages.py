@@ -238,6 +238,23 @@ def test_run_now_leads_to_its_run_and_a_double_click_to_the_same(scene: Scene, a
     assert "Asked for" in alice.get(f"/runs/{run.id}").content.decode()
 
 
+def test_once_a_run_shows_the_page_has_a_new_key(scene: Scene, alice: Client) -> None:
+    """Somebody who comes back to the page and asks again wants another run."""
+    page = f"/schedules/{make_schedule(scene.acme).id}"
+    document = Document.of(alice.get(page))
+    live, key = (
+        document.all("div", id="live")[0]["hx-get"],
+        document.all("input", id="request-key")[0]["value"],
+    )
+    assert alice.get(live, headers={"HX-Request": "true"}).status_code == 204
+    alice.post(f"{page}/run", {"request_key": key})
+    update = Document.of(alice.get(live, headers={"HX-Request": "true"}))
+    fresh = update.all("input", id="request-key")[0]
+    assert fresh["hx-swap-oob"] == "true"
+    alice.post(f"{page}/run", {"request_key": fresh["value"]})
+    assert Occurrence.objects.count() == 2
+
+
 def test_run_now_with_a_broken_key_still_runs(scene: Scene, alice: Client) -> None:
     schedule = make_schedule(scene.acme)
     alice.post(f"/schedules/{schedule.id}/run", {"request_key": "x"})

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import psycopg
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
@@ -12,7 +13,15 @@ from rest_framework import exceptions
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from scheduler.errors import Conflict, FieldError, NotFound, StaleRevision, ValidationFailed
+from scheduler.errors import (
+    Conflict,
+    FencepostError,
+    FieldError,
+    NotFound,
+    StaleRevision,
+    TriggerError,
+    ValidationFailed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +95,29 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response:
 
 def _translate(error: Exception, request_id: str) -> Response:
     match error:
+        case FencepostError():
+            return _domain_error(error, request_id)
+        case exceptions.APIException():
+            return _exchange_error(error, request_id)
+        case Http404():
+            return _response(404, "There is nothing at this address.", request_id)
+        case PermissionDenied():
+            return _response(403, "You may not do this.", request_id)
+        case OperationalError() | InterfaceError() | psycopg.OperationalError() | psycopg.InterfaceError():
+            log.warning("request %s: the database did not answer", request_id, exc_info=error)
+            response = _response(503, "The database does not answer at the moment.", request_id)
+            response["Retry-After"] = str(RETRY_AFTER_S)
+            return response
+    return _unexpected(error, request_id)
+
+
+def _domain_error(error: FencepostError, request_id: str) -> Response:
+    match error:
         case ValidationFailed():
             return _response(400, str(error), request_id, errors=error.errors)
+        case TriggerError():  # a stored trigger that can no longer be read
+            fault = FieldError(field=error.field, code=error.code, detail=error.detail)
+            return _response(400, str(error), request_id, errors=[fault])
         case StaleRevision():
             response = _response(412, str(error), request_id, code=error.code, revision=error.current)
             response["ETag"] = f'"{error.current}"'
@@ -95,32 +125,24 @@ def _translate(error: Exception, request_id: str) -> Response:
         case Conflict():
             extensions = {"state": error.state} if error.state else {}
             return _response(409, str(error), request_id, code=error.code, **extensions)
-        case NotFound() | Http404():
-            return _response(404, str(error) or "There is nothing at this address.", request_id)
-        case Problem():
-            return _response(
-                error.status_code, error.text, request_id, code=error.problem_code, errors=error.errors
-            )
-        case exceptions.ValidationError():
-            errors = list(_field_errors(error.get_full_details()))
-            detail = "; ".join(f"{fault.field}: {fault.detail}" for fault in errors)
-            return _response(400, detail, request_id, errors=errors)
-        case exceptions.APIException():
-            return _framework_error(error, request_id)
-        case PermissionDenied():
-            return _response(403, "You may not do this.", request_id)
-        case OperationalError() | InterfaceError():
-            log.warning(
-                "request %s: the database did not answer: %s", request_id, type(error.__cause__).__name__
-            )
-            response = _response(503, "The database does not answer at the moment.", request_id)
-            response["Retry-After"] = str(RETRY_AFTER_S)
-            return response
+        case NotFound():
+            return _response(404, str(error), request_id)
+    return _unexpected(error, request_id)
+
+
+def _unexpected(error: Exception, request_id: str) -> Response:
     log.error("request %s failed", request_id, exc_info=error)
     return _response(500, "The error is in our log under this request id.", request_id)
 
 
-def _framework_error(error: exceptions.APIException, request_id: str) -> Response:
+def _exchange_error(error: exceptions.APIException, request_id: str) -> Response:
+    if isinstance(error, Problem):
+        more = {"code": error.problem_code, "errors": error.errors}
+        return _response(error.status_code, error.text, request_id, **more)
+    if isinstance(error, exceptions.ValidationError):
+        errors = list(_field_errors(error.get_full_details()))
+        detail = "; ".join(f"{fault.field}: {fault.detail}" for fault in errors)
+        return _response(400, detail, request_id, errors=errors)
     code = "malformed_json" if isinstance(error, exceptions.ParseError) else None
     response = _response(error.status_code, str(error.detail), request_id, code=code)
     challenge: str | None = getattr(error, "auth_header", None)

@@ -71,7 +71,7 @@ def _repeat(record: IdempotencyRecord, digest: str) -> Response:
         detail = "This Idempotency-Key was used for another request within the last 24 hours."
         raise Problem(422, detail, code="idempotency_key_reused")
     return Response(
-        json.loads(record.body),
+        json.loads(str(record.body)),
         status=record.status,
         headers={**record.headers, "Idempotency-Replayed": "true"},
     )

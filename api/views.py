@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 from api.authentication import access_of
 from scheduler import queries
 from scheduler.core.reading import did_you_mean
+from scheduler.definitions import printable
 from scheduler.errors import FieldError, ValidationFailed
 from scheduler.models import Occurrence, Schedule
 from tenants.models import Role, Tenant
@@ -57,7 +58,7 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """Raise ValidationFailed for names that are not `known`: a misspelt one must not be ignored."""
     errors = [
         FieldError(
-            field=name[:40],
+            field=printable(name),
             code="unknown_field",
             detail=f"this is not known here.{did_you_mean(name, known)}",
         )

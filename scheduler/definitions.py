@@ -236,7 +236,7 @@ class _Reading:
         for name in self.body:
             if name not in FIELDS:
                 hint = did_you_mean(name, FIELDS)
-                self.refuse(_printable(name), "unknown_field", f"unknown field {shown(name)}.{hint}")
+                self.refuse(printable(name), "unknown_field", f"unknown field {shown(name)}.{hint}")
 
     def refuse_unbuilt(self) -> None:
         for name, default in _UNBUILT.items():
@@ -346,7 +346,8 @@ def _normalised(trigger: Any) -> dict[str, Any]:
     }
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
+    """A stranger's field name as part of an error: safe to encode, however odd it is."""
     return name if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name) else "?"
 
 

@@ -34,6 +34,7 @@ from scheduler.models import (
     Target,
 )
 from scheduler.orm import database_time, raw_connection, run_key
+from scheduler.payloads import text_fault
 from scheduler.store import due, schedules
 from tenants import quotas
 from tenants.access import scoped
@@ -208,8 +209,19 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[FieldCh
     return tuple(
         FieldChange(field=name, before=before[name], after=after[name])
         for name in after
-        if before[name] != after[name]
+        if not _same(before[name], after[name])
     )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: 1 is 1.0, but to Python it is True as well."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
 
 
 def _aim(schedule: Schedule, next_due_at: datetime | None) -> None:
@@ -499,7 +511,7 @@ def _refuse_repeated_names(drafts: Sequence[Mapping[str, Any]]) -> None:
 
 def _apply_one(tenant: Tenant, draft: Mapping[str, Any], *, actor: Actor) -> AppliedChange:
     name = str(draft.get("name"))
-    found = _living(tenant).select_for_update().filter(name=name).first()
+    found = _lock_named(tenant, name)
     if found is None:
         created = create_schedule(tenant, draft, actor=actor)
         return AppliedChange(name=created.name, action="created")
@@ -508,6 +520,12 @@ def _apply_one(tenant: Tenant, draft: Mapping[str, Any], *, actor: Actor) -> App
     definition = definitions.read(tenant, draft, now=now, current=current)
     changes = _edit(current, definition, now=now, actor=actor)
     return AppliedChange(name=name, action="edited" if changes else "unchanged", changes=changes)
+
+
+def _lock_named(tenant: Tenant, name: str) -> Schedule | None:
+    if text_fault(name):
+        return None
+    return _living(tenant).select_for_update().filter(name=name).first()
 
 
 def _prune(tenant: Tenant, kept: Collection[str], *, actor: Actor) -> list[AppliedChange]:

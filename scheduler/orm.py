@@ -15,6 +15,7 @@ from scheduler.errors import NotFound
 def raw_connection(using: str = "default") -> psycopg.Connection[Any]:
     """The psycopg connection under Django's, in whatever transaction the caller has open."""
     connection = connections[using]
+    connection.close_if_health_check_failed()  # as Django does before a cursor of its own
     connection.ensure_connection()
     raw = connection.connection
     assert isinstance(raw, psycopg.Connection)

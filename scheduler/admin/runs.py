@@ -36,9 +36,7 @@ CANCEL = Operation(
 
 @admin.register(Occurrence)
 class RunAdmin(ReadOnlyAdmin):
-    list_display = [
-        "due_at", "schedule", "tenant", "state_label", "attempt_count", "started_at", "finished_at"
-    ]  # fmt: skip
+    list_display = ["due_at", "schedule", "tenant", "state_label", "attempt_count", "finished_at"]
     list_filter = ["state"]
     search_fields = ["id"]
     search_help_text = "A run's id, a schedule's id, or a tenant's slug"

@@ -26,40 +26,34 @@ def on_day_fields(clock: WallClock) -> Iterator[str]:
 
 def on_clock_jumps(clock: WallClock, earlier: datetime, instant: datetime) -> Iterator[str]:
     """Notes on `instant`, and on the local times that were skipped since the instant before it."""
+    moved: list[datetime] = []
     skipped: list[datetime] = []
-    for resolution in clock.oddities_between(earlier, instant):
-        if instant in resolution.instants:
-            yield from _on_fired(resolution, instant, clock)
-        elif (
-            resolution.gap_end is not None
-            and not resolution.instants
-            and earlier < resolution.gap_end <= instant
-        ):
-            skipped.append(resolution.local)
+    for oddity in clock.oddities_between(earlier, instant):
+        if oddity.gap_end is None:
+            if instant in oddity.instants:
+                yield _on_pass(oddity, instant)
+        elif instant in oddity.instants:
+            moved.append(oddity.local)
+        elif not oddity.instants and earlier < oddity.gap_end <= instant:
+            skipped.append(oddity.local)
+    if moved:
+        yield f"{_listed(moved)} does not exist in {clock.zone.key}: moved to the end of the gap."
     if skipped:
-        yield f"Skipped {_listed(skipped)}: the clock of {clock.zone.key} jumps over it."
+        yield f"{_listed(skipped)} does not exist in {clock.zone.key}: skipped."
 
 
-def _on_fired(resolution: Resolution, instant: datetime, clock: WallClock) -> Iterator[str]:
-    if resolution.gap_end is not None:
-        moved_to = instant.astimezone(clock.zone)
-        yield (
-            f"{resolution.local:%Y-%m-%d %H:%M} does not exist in {clock.zone.key}: "
-            f"moved to {moved_to:%Y-%m-%d %H:%M}, when the clock has jumped."
-        )
-    elif len(resolution.existing) > 1:
-        number = "first" if instant == resolution.existing[0] else "second"
-        passes = len(resolution.instants)
-        counted = "both passes fire" if passes > 1 else "only this pass fires"
-        yield f"{resolution.local:%Y-%m-%d %H:%M} occurs twice: this is the {number} pass, and {counted}."
+def _on_pass(oddity: Resolution, instant: datetime) -> str:
+    number = "first" if instant == oddity.existing[0] else "second"
+    counted = "both passes fire" if len(oddity.instants) > 1 else "only this pass fires"
+    return f"{oddity.local:%Y-%m-%d %H:%M} occurs twice: this is the {number} pass, and {counted}."
 
 
 def on_exclusions(clock: WallClock, earlier: datetime, instant: datetime) -> Iterator[str]:
-    """The excluded dates since the instant before, the day of `instant` not included."""
+    """The dates since the instant before on which the schedule rested."""
     excluded = list(clock.excluded_dates(earlier, instant)) if clock.exclusions else []
     if excluded:
-        outcome = "moved here" if clock.exclusions.moves else "skipped"
-        yield f"Excluded dates since the instant before, {outcome}: {_listed(excluded)}."
+        outcome = "moved to the next business day" if clock.exclusions.moves else "skipped"
+        yield f"{_listed(excluded)} is excluded: {outcome}."
 
 
 def _listed(moments: list[datetime] | list[date]) -> str:

@@ -146,14 +146,14 @@ class Trigger:
         return self.rule.count_between(*self._clipped(start, end))
 
     def preview(self, start: datetime, count: int) -> list[PreviewInstant]:
-        """The first `count` due instants from `start` (included) on, with what there is to say about each."""
+        """The first `count` due instants from `start` (included) on, with what there is to say of each."""
         earlier = _utc(start) - _MICROSECOND
-        shown_instants: list[PreviewInstant] = []
-        while len(shown_instants) < count and (instant := self.next_after(earlier)) is not None:
-            remarks = tuple(self._notes(earlier, instant, first=not shown_instants))
-            shown_instants.append(PreviewInstant(utc=instant, local=self._local(instant), notes=remarks))
+        previewed: list[PreviewInstant] = []
+        while len(previewed) < count and (instant := self.next_after(earlier)) is not None:
+            remarks = tuple(self._notes(earlier, instant, first=not previewed))
+            previewed.append(PreviewInstant(utc=instant, local=self._local(instant), notes=remarks))
             earlier = instant
-        return shown_instants
+        return previewed
 
     def _local(self, instant: datetime) -> datetime:
         # At a fixed offset: by PEP 495 a repeated time that carries its zone equals no time of another zone.

@@ -12,9 +12,15 @@ from tenants.dashboard.members import MemberRequest
 
 
 def render_live(
-    request: MemberRequest, page: str, part: str, context: dict[str, Any], *, every_s: int | None
+    request: MemberRequest,
+    page: str,
+    part: str,
+    context: dict[str, Any],
+    *,
+    every_s: int | None,
+    update: str = "dashboard/_live.html",
 ) -> HttpResponse:
-    """The page, or for htmx only its live part.
+    """`page` with `part` in it, or for htmx only `update`, which is the part and what changes around it.
 
     htmx asks again every `every_s` seconds (None: no more), naming the digest of what it shows. The same
     again is answered by 204, which htmx leaves alone: an unchanged part costs neither focus nor scroll
@@ -24,7 +30,7 @@ def render_live(
     digest = blake2b(content.encode(), digest_size=8).hexdigest()
     if request.htmx and request.GET.get("seen") == digest and every_s is not None:
         return HttpResponse(status=204)
-    template = "dashboard/_live.html" if request.htmx else page
+    template = update if request.htmx else page
     live = {"content": content, "digest": digest, "every_s": every_s, "path": _path_without_digest(request)}
     response = render(request, template, {**context, "live": live})
     patch_vary_headers(response, ["HX-Request"])

@@ -8,6 +8,7 @@ from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.cache import add_never_cache_headers
 from django_htmx.http import HttpResponseClientRedirect
 from django_htmx.middleware import HtmxDetails
 
@@ -41,9 +42,11 @@ def members_only(role: Role = Role.VIEWER) -> Callable[[View], View]:
             if not allows(request.membership.role, role):
                 raise PermissionDenied
             try:
-                return view(request, *args, **kwargs)
+                response = view(request, *args, **kwargs)
             except NotFound:
                 raise Http404 from None
+            add_never_cache_headers(response)  # who signs out leaves nothing behind
+            return response
 
         return guarded
 

@@ -10,7 +10,7 @@ from django.db import OperationalError
 from rest_framework.test import APIClient
 
 from scheduler import operations, queries
-from scheduler.models import Schedule, Target
+from scheduler.models import Schedule, ScheduleRevision, Target
 from tenants.models import AuditEntry
 from tests.factories import body, every
 
@@ -95,6 +95,11 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"on_failure": {"pause_after": 3}}, "on_failure", "not_supported_yet"),
     ({"tenant": "charlies"}, "tenant", "unknown_field"),
     ({"descripton": "x"}, "descripton", "unknown_field"),
+    ({"\ud800": "x"}, "?", "unknown_field"),
+    ({"retry": {"\ud800": 1}}, "retry.?", "unknown_field"),
+    ({"payload": {"\ud800": 1}}, "payload", "invalid_text"),
+    ({"trigger": {"\ud800": {}}}, "trigger.?", "unknown_field"),
+    ({"trigger": cron("\ud800")}, "trigger.cron.expressions.0", "invalid_character"),
 ]
 
 
@@ -156,6 +161,23 @@ def test_what_is_not_an_object_in_json(alice: APIClient, text: Any, status: int,
     answer = alice.generic("POST", SCHEDULES, text, content_type="application/json")
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "trigger"])
+@pytest.mark.parametrize(
+    "text", ['{"\\ud800": 1}', '{"note": "\\ud800"}', '{"note": "\\u0000"}', '{"resume": "\\ud800"}']
+)
+def test_odd_characters_in_an_action_are_refused(alice: APIClient, action: str, text: str) -> None:
+    schedule_id = alice.post(SCHEDULES, body()).json()["id"]
+    url = f"{SCHEDULES}/{schedule_id}/{action}"
+    assert alice.generic("POST", url, text, content_type="application/json").status_code == 400
+
+
+def test_a_stored_trigger_that_cannot_be_read_any_more_is_named(alice: APIClient) -> None:
+    schedule_id = alice.post(SCHEDULES, body()).json()["id"]
+    ScheduleRevision.objects.update(trigger={"cron": {"expressions": ["x"], "timezone": "UTC"}})
+    answer = alice.get(f"{SCHEDULES}/{schedule_id}/preview")
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "trigger.cron.expressions.0")
 
 
 class TestSize:

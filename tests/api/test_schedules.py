@@ -181,6 +181,13 @@ class TestEdit:
         answer = alice.patch(url(created), {"overlap": "skip"}, HTTP_IF_MATCH='"1"')
         assert (answer.status_code, answer["ETag"]) == (200, '"1"')
 
+    def test_true_is_not_one(self, alice: APIClient) -> None:
+        factories.TargetFactory(name="any.job", parameters={})
+        created = create(alice, target="any.job", payload={"n": 1})
+        same = alice.patch(url(created), {"payload": {"n": 1.0}}, HTTP_IF_MATCH='"1"')
+        other = alice.patch(url(created), {"payload": {"n": True}}, HTTP_IF_MATCH='"1"')
+        assert (same["ETag"], other["ETag"]) == ('"1"', '"2"')
+
     def test_null_gives_a_field_its_default(self, alice: APIClient) -> None:
         created = create(alice, timeout_s=10)
         edited = alice.patch(url(created), {"timeout_s": None}, HTTP_IF_MATCH='"1"').json()

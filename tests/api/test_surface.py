@@ -3,6 +3,8 @@
 import json
 from html.parser import HTMLParser
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -97,6 +99,25 @@ class TestReadiness:
         monkeypatch.setattr(checks, "raw_connection", away)
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()["database"]) == (503, False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_that_was_cut_is_replaced(live_server: Any) -> None:
+    """As after a restart of the database: the next request finds a new connection by itself."""
+
+    def ask() -> bool:
+        try:
+            with urlopen(f"{live_server.url}/readyz") as answer:
+                return bool(json.load(answer)["database"])
+        except HTTPError as refused:  # there is no tick here
+            return bool(json.load(refused)["database"])
+
+    assert ask()
+    sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity(NULL) WHERE pid <> pg_backend_pid()"
+        " AND datid = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    assert ask()
 
 
 class TestDocumentation:

@@ -83,6 +83,11 @@ def test_reported_text_is_refused_with_field_and_position(key: int, expression: 
     assert says_where or says_which_form
 
 
+def test_every_report_that_is_a_calculation_is_asked() -> None:
+    calculations = {key for key, report in REPORTS.items() if report["input"]["op"] != "sequence"}
+    assert calculations == CALCULATIONS.keys() | {key for key, _ in VALIDATIONS} | {60}
+
+
 def test_60_the_zone_of_the_process_does_not_matter() -> None:
     question = REPORTS[60]["input"]
     script = (

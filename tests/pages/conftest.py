@@ -34,7 +34,9 @@ class Site:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
+    """Playwright keeps an event loop in this thread, in which Django would refuse to work unless told."""
+    with sync_playwright() as playwright, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         launched = playwright.chromium.launch(
             executable_path=chromium_path(), args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -59,9 +61,10 @@ def finish(command: Running) -> None:
     assert command.process.wait(60) == 0, command.output()
 
 
-def sign_in(context: BrowserContext, site: Site) -> None:
+def sign_in(context: BrowserContext, url: str) -> None:
+    """Alice, whose password every test's accounts share."""
     page = context.new_page()
-    page.goto(f"{site.url}/login")
+    page.goto(f"{url}/login")
     page.get_by_label("E-mail").fill(EMAIL)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()

@@ -19,7 +19,7 @@ def test_create_read_the_instants_run_now_see_it_succeed_pause(
     for name in ("tick", "relay", "sweep", "worker"):
         site.launch(name)
     context = browser.new_context()
-    sign_in(context, site)
+    sign_in(context, site.url)
     page = context.new_page()
     page.goto(site.url)
 

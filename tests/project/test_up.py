@@ -162,11 +162,12 @@ def test_a_second_up_is_refused_with_the_first_ones_pid(up: Up) -> None:
     assert f"Another `up` (pid {up.running.pid}) runs in {up.home}" in second.stderr
 
 
-def test_a_taken_port_is_named(up: Up, tmp_path: Path) -> None:
-    second = run_up(tmp_path, up.port)
+def test_a_taken_port_is_named(up: Up, own_up: Callable[..., Up]) -> None:
+    home = own_up().home
+    second = run_up(home, up.port)
     assert second.returncode != 0
     assert f"PORT={up.port}" in second.stderr
-    assert not (tmp_path / "postgres" / "data").exists()
+    assert not embedded.settle(home).data.exists()
 
 
 def test_a_bad_variable_is_named_before_anything_starts(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ Slow and plain on purpose. Good for windows of days in which the zone's offsets 
 
 from calendar import monthrange
 from collections import defaultdict
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from functools import cache
 from zoneinfo import ZoneInfo
 
 MINUTE = timedelta(minutes=1)
@@ -70,22 +71,29 @@ def _is_rolling(expression: str) -> bool:
 
 
 def matches(expression: str, wall: datetime, day_match: str) -> bool:
+    minute, hour, day, month, weekday = _fields(expression)
+    return (
+        _in_field(minute, wall.minute, 0, 59, 60)
+        and _in_field(hour, wall.hour, 0, 23, 24)
+        and _in_field(month, wall.month, 1, 12, 12)
+        and _day_matches(day, weekday, wall.date(), day_match)
+    )
+
+
+@cache
+def _fields(expression: str) -> tuple[str, str, str, str, str]:
     minute, hour, day, month, weekday = expression.upper().split()
     for index, name in enumerate(MONTHS[1:], 1):
         month = month.replace(name, str(index))
     for index, name in enumerate(WEEKDAYS):
         weekday = weekday.replace(name, str(index))
-    return (
-        _in_field(minute, wall.minute, 0, 59, 60)
-        and _in_field(hour, wall.hour, 0, 23, 24)
-        and _in_field(month, wall.month, 1, 12, 12)
-        and _day_matches(day, weekday, wall, day_match)
-    )
+    return minute, hour, day, month, weekday
 
 
-def _day_matches(day: str, weekday: str, wall: datetime, day_match: str) -> bool:
-    by_day = any(_is_named_day(item, wall) for item in day.split(","))
-    by_weekday = any(_is_named_weekday(item, wall) for item in weekday.split(","))
+@cache
+def _day_matches(day: str, weekday: str, today: date, day_match: str) -> bool:
+    by_day = any(_is_named_day(item, today) for item in day.split(","))
+    by_weekday = any(_is_named_weekday(item, today) for item in weekday.split(","))
     free = {
         "classic": lambda text: text[0] in "*?",
         "either": lambda text: text in "*?",
@@ -96,31 +104,32 @@ def _day_matches(day: str, weekday: str, wall: datetime, day_match: str) -> bool
     return by_day or by_weekday
 
 
-def _is_named_day(item: str, wall: datetime) -> bool:
-    length = monthrange(wall.year, wall.month)[1]
+def _is_named_day(item: str, today: date) -> bool:
+    length = monthrange(today.year, today.month)[1]
     if item == "LW":
-        return wall.day == max(d for d in range(1, length + 1) if wall.replace(day=d).isoweekday() < 6)
+        return today.day == max(d for d in range(1, length + 1) if today.replace(day=d).isoweekday() < 6)
     if item.endswith("W"):
         wanted = int(item[:-1])
-        weekdays = [d for d in range(1, length + 1) if wall.replace(day=d).isoweekday() < 6]
+        weekdays = [d for d in range(1, length + 1) if today.replace(day=d).isoweekday() < 6]
         # A Saturday is nearer to its Friday, a Sunday to its Monday; both are one day away.
-        return wanted <= length and wall.day == min(weekdays, key=lambda d: abs(d - wanted))
+        return wanted <= length and today.day == min(weekdays, key=lambda d: abs(d - wanted))
     if item.startswith("L"):
-        return wall.day == length - int(item[2:] or 0)
-    return _in_item(item, wall.day, 1, 31, 31)
+        return today.day == length - int(item[2:] or 0)
+    return _in_item(item, today.day, 1, 31, 31)
 
 
-def _is_named_weekday(item: str, wall: datetime) -> bool:
-    weekday = wall.isoweekday() % 7
+def _is_named_weekday(item: str, today: date) -> bool:
+    weekday = today.isoweekday() % 7
     if item.endswith("L"):
-        is_last = wall.day + 7 > monthrange(wall.year, wall.month)[1]
+        is_last = today.day + 7 > monthrange(today.year, today.month)[1]
         return is_last and weekday == int(item[:-1]) % 7
     if "#" in item:
         wanted, nth = item.split("#")
-        return weekday == int(wanted) % 7 and (wall.day + 6) // 7 == int(nth)
+        return weekday == int(wanted) % 7 and (today.day + 6) // 7 == int(nth)
     return _in_item(item, weekday, 0, 6, 7) or (weekday == 0 and "7" in item and _in_item(item, 7, 0, 7, 7))
 
 
+@cache
 def _in_field(text: str, value: int, first: int, last: int, size: int) -> bool:
     return any(_in_item(item, value, first, last, size) for item in text.split(","))
 

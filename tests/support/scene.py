@@ -21,7 +21,7 @@ from tenants.models import Role, Tenant
 from tenants.operations import Actor, create_tenant, set_membership
 
 ACTOR = Actor(name="tests")
-PASSWORD = "correct horse battery"  # noqa: S105
+PASSWORD = "correct horse battery"
 WEEKDAYS_AT_NINE = {"cron": {"expressions": ["0 9 * * 1-5"], "timezone": "Europe/Berlin"}}
 
 # How a run comes to its state: the database refuses any other road.

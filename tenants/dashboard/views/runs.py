@@ -1,6 +1,7 @@
 """Runs: the list, and one run from its due instant to its end."""
 
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.db.models import Q
@@ -12,6 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 from scheduler import operations, queries
 from scheduler.core.states import LIVE, State
 from scheduler.errors import Conflict
+from scheduler.models import Occurrence
 from scheduler.orm import run_key
 from tenants.dashboard import presentation, trigger_words
 from tenants.dashboard.live import render_live
@@ -42,9 +44,8 @@ def listing(request: MemberRequest) -> HttpResponse:
     context = {
         "section": "runs",
         "schedule": schedule,
-        "zone": trigger_words.zone_of(queries.revision(schedule).trigger) if schedule else None,
         "show": show if show in FILTERS else "",
-        "runs": found[:PAGE],
+        "runs": _with_zones(found[:PAGE]),
         "oldest": found[PAGE - 1].id if len(found) > PAGE else None,
         "is_first_page": before is None,
     }
@@ -68,8 +69,14 @@ def detail(request: MemberRequest, run_id: UUID) -> HttpResponse:
         "can_cancel": moving and run.cancel_requested_at is None,
         "is_moving": moving,
     }
-    every_s = 2 if moving else None
-    return render_live(request, "dashboard/run.html", "dashboard/_run.html", context, every_s=every_s)
+    return render_live(
+        request,
+        "dashboard/run.html",
+        "dashboard/_run.html",
+        context,
+        every_s=2 if moving else None,
+        update="dashboard/_run_update.html",
+    )
 
 
 @require_POST
@@ -82,6 +89,12 @@ def cancel(request: MemberRequest, run_id: UUID) -> HttpResponse:
     except Conflict as refused:
         messages.error(request, str(refused))
     return redirect("dashboard:run", run_id)
+
+
+def _with_zones(runs: list[Occurrence]) -> list[tuple[Occurrence, ZoneInfo]]:
+    """Each run with the zone of its schedule."""
+    revisions = queries.revisions_in_force({run.schedule for run in runs})
+    return [(run, trigger_words.zone_of(revisions[run.schedule_id].trigger)) for run in runs]
 
 
 def _uuid(request: MemberRequest, name: str) -> UUID | None:

@@ -77,19 +77,27 @@ def home(request: MemberRequest) -> HttpResponse:
 def detail(request: MemberRequest, schedule_id: UUID) -> HttpResponse:
     schedule = queries.schedule(request.tenant, schedule_id)
     revision = queries.revision(schedule)
+    zone = trigger_words.zone_of(revision.trigger)
     runs = list(queries.runs(request.tenant, schedule_id=schedule.id)[:STRIP])
     context = {
         "section": "schedules",
         "now": timezone.now(),
         "schedule": schedule,
         "revision": revision,
-        "zone": trigger_words.zone_of(revision.trigger),
+        "zone": zone,
         "instants": queries.next_instants(schedule, 5, revision=revision),
         "strip": runs[::-1],
-        "runs": runs[:TABLE],
+        "runs": [(run, zone) for run in runs[:TABLE]],
         "request_key": uuid4(),
     }
-    return render_live(request, "dashboard/schedule.html", "dashboard/_schedule.html", context, every_s=5)
+    return render_live(
+        request,
+        "dashboard/schedule.html",
+        "dashboard/_schedule.html",
+        context,
+        every_s=5,
+        update="dashboard/_schedule_update.html",
+    )
 
 
 def _rows(schedules: Iterable[Schedule], now: datetime) -> list[Row]:

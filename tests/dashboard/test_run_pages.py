@@ -1,0 +1,148 @@
+"""Runs: one run while it moves and when it is over, and the list."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.http import HttpResponse
+from django.test import Client
+
+from scheduler.core.states import TERMINAL, State
+from scheduler.models import Occurrence
+from tests.support.html import Document
+from tests.support.scene import Scene, make_run, make_schedule
+
+HTMX = {"HX-Request": "true"}
+ERROR = {"type": "ValueError", "message": "no such column", "traceback": "File jobs.py, line 3"}
+OUTCOMES = {State.SUCCEEDED: ("succeeded",), State.RUNNING: (None,), State.UNKNOWN: ("lost",)}
+
+
+def refresh_of(response: HttpResponse) -> str:
+    """Where the live part asks next; empty when it does not."""
+    return Document.of(response).all("div", id="live")[0]["hx-get"]
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_every_state_has_a_page(state: State, scene: Scene, alice: Client) -> None:
+    started = state not in (State.PENDING, State.QUEUED, State.SKIPPED, State.CANCELLED)
+    outcomes = OUTCOMES.get(state, ("failed",)) if started else ()
+    run = make_run(make_schedule(scene.acme), state, outcomes=outcomes, attempt_error=ERROR)
+    response = alice.get(f"/runs/{run.id}")
+    document = Document.of(response)
+    assert response.status_code == 200
+    assert document.texts("p", class_="why")[0].endswith(".")
+    assert bool(refresh_of(response)) is (state not in TERMINAL | {State.UNKNOWN})
+
+
+def test_attempts_show_worker_fence_outcome_and_error(scene: Scene, alice: Client) -> None:
+    outcomes = ("lost", "failed", "succeeded")
+    run = make_run(make_schedule(scene.acme), outcomes=outcomes, attempt_error=ERROR)
+    (timeline,) = Document.of(alice.get(f"/runs/{run.id}")).texts("ol", class_="timeline")
+    for number, outcome in enumerate(outcomes, start=1):
+        assert f"Attempt {number}: {outcome}" in timeline
+    assert "worker-1:4242" in timeline
+    assert f"fence {run.fence}" in timeline
+    assert "ValueError: no such column" in timeline
+    assert "File jobs.py, line 3" in timeline
+
+
+def test_an_unchanged_run_is_answered_by_nothing(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme), State.QUEUED)
+    url = refresh_of(alice.get(f"/runs/{run.id}"))
+    assert alice.get(url, headers=HTMX).status_code == 204
+    _advance(run, state=State.RUNNING, started_at=run.due_at, attempt_count=1, fence=7)
+    changed = alice.get(url, headers=HTMX)
+    assert changed.status_code == 200
+    assert "Running" in Document.of(changed).texts("p", id="run-status")
+    assert refresh_of(changed) != url
+
+
+def test_a_run_that_ended_asks_no_more_and_loses_its_button(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme), State.RUNNING, outcomes=(None,))
+    url = refresh_of(alice.get(f"/runs/{run.id}"))
+    _advance(run, state=State.SUCCEEDED, finished_at=run.due_at)
+    ended = alice.get(url, headers=HTMX)
+    assert refresh_of(ended) == ""
+    assert Document.of(ended).texts("div", id="run-actions") == [""]
+    assert "<html" not in ended.content.decode()
+
+
+def test_without_javascript_the_page_reloads_until_the_run_is_over(scene: Scene, alice: Client) -> None:
+    schedule = make_schedule(scene.acme)
+    for state, reloads in ((State.RUNNING, True), (State.SUCCEEDED, False)):
+        page = alice.get(f"/runs/{make_run(schedule, state).id}").content.decode()
+        assert bool(re.search(r'<noscript><meta http-equiv="refresh"', page)) is reloads
+
+
+def test_caches_tell_pages_from_fragments(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme), State.QUEUED)
+    assert "HX-Request" in alice.get(f"/runs/{run.id}").headers["Vary"]
+
+
+def test_cancel_a_waiting_run(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme), State.QUEUED)
+    document = Document.of(alice.post(f"/runs/{run.id}/cancel", follow=True))
+    assert document.texts("p", class_="message") == ["Cancelled."]
+    run.refresh_from_db()
+    assert run.state == State.CANCELLED
+
+
+def test_a_running_run_is_asked_to_stop_once(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme), State.RUNNING, outcomes=(None,))
+    document = Document.of(alice.post(f"/runs/{run.id}/cancel", follow=True))
+    assert document.texts("p", class_="message") == ["Asked to stop. The worker ends it shortly."]
+    assert "Cancel this run" not in document.texts("button")
+
+
+def test_a_run_that_is_over_is_not_cancelled(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme))
+    document = Document.of(alice.post(f"/runs/{run.id}/cancel", follow=True))
+    assert document.texts("p", class_="error")
+    run.refresh_from_db()
+    assert run.state == State.SUCCEEDED
+
+
+# The list ---------------------------------------------------------------------------------------
+
+
+def test_the_list_filters_by_what_people_ask_for(scene: Scene, alice: Client) -> None:
+    schedule, other = make_schedule(scene.acme, "first"), make_schedule(scene.acme, "second")
+    failed, going = make_run(schedule, State.FAILED), make_run(other, State.QUEUED)
+    done = make_run(other, State.SUCCEEDED)
+    expected = {
+        "": {failed, going, done},
+        "?show=attention": {failed},
+        "?show=going": {going},
+        "?show=succeeded": {done},
+        "?show=nonsense": {failed, going, done},
+        f"?schedule={other.id}": {going, done},
+        f"?schedule={other.id}&show=succeeded": {done},
+    }
+    for query, runs in expected.items():
+        assert set(_listed(alice, query)) == {str(run.id) for run in runs}, query
+
+
+def test_the_list_has_pages_by_the_last_run_seen(
+    scene: Scene, alice: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenants.dashboard.views.runs.PAGE", 2)
+    schedule = make_schedule(scene.acme)
+    runs = [str(make_run(schedule, ago=timedelta(minutes=number)).id) for number in range(1, 6)]
+    pages = ["", f"?before={runs[1]}", f"?before={runs[3]}"]
+    assert [_listed(alice, page) for page in pages] == [runs[:2], runs[2:4], runs[4:]]
+
+
+@pytest.mark.parametrize(
+    "query", ["?before=x", "?schedule=x", "?before=ffffffff-ffff-ffff-ffff-ffffffffffff"]
+)
+def test_broken_addresses_break_nothing(query: str, scene: Scene, alice: Client) -> None:
+    assert alice.get(f"/runs{query}").status_code in (200, 404)
+
+
+def _listed(client: Client, query: str) -> list[str]:
+    links = [link["id"] for link in Document.of(client.get(f"/runs{query}")).all("a")]
+    return [link.removeprefix("run-") for link in links if link.startswith("run-")]
+
+
+def _advance(run: Occurrence, **columns: object) -> None:
+    Occurrence.objects.filter(due_at=run.due_at, id=run.id).update(**columns)

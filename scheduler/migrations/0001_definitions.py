@@ -61,7 +61,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("overlap", models.CharField(max_length=14)),
-                ("slotted", models.BooleanField()),
                 ("wait_reason", models.CharField(max_length=20, null=True)),
                 ("skip_reason", models.CharField(max_length=10, null=True)),
                 ("dispatch_at", models.DateTimeField()),

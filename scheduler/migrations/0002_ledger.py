@@ -19,8 +19,6 @@ CREATE TABLE occurrence (
     tenant_id uuid NOT NULL,
     shard smallint NOT NULL,
     overlap varchar(14) NOT NULL,
-    -- Whether the run needs its schedule's slot, as every reader of the slot asks.
-    slotted boolean NOT NULL GENERATED ALWAYS AS (overlap <> 'allow') STORED,
     state varchar(13) NOT NULL,
     wait_reason varchar(20),
     skip_reason varchar(10),

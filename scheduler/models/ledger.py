@@ -6,6 +6,7 @@ made by RunSQL in the migrations, as are the CHECKs that mirror `core/states.py`
 
 from django.db import models
 
+from scheduler.core.overlap import Overlap
 from scheduler.core.states import State
 from scheduler.models.definitions import Schedule
 from tenants.models import Tenant
@@ -28,7 +29,6 @@ class Occurrence(models.Model):
     shard = models.PositiveSmallIntegerField()
     state = models.CharField(max_length=13, choices=STATE_CHOICES)
     overlap = models.CharField(max_length=14)  # its revision's policy, or that of the request
-    slotted = models.BooleanField()  # generated: overlap is not `allow`, so that it needs the slot
     wait_reason = models.CharField(max_length=20, null=True)
     skip_reason = models.CharField(max_length=10, null=True)
     dispatch_at = models.DateTimeField()
@@ -56,6 +56,11 @@ class Occurrence(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+    @property
+    def slotted(self) -> bool:
+        """Whether it needs its schedule's slot."""
+        return self.overlap != Overlap.ALLOW
 
 
 class Attempt(models.Model):

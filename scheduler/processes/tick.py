@@ -73,7 +73,8 @@ class Tick:
 
     def _apply(self, connection: Connection, moves: list[Move], now: datetime) -> int:
         with connection.transaction():
-            done = due.materialise(connection, moves, now=now)
+            locked = due.lock_schedules(connection, [move.due.id for move in moves])
+            done = due.materialise(connection, [move for move in moves if move.due.id in locked], now=now)
             fault_point("tick.after_advance")
         fault_point("tick.after_commit")
         return done.inserted

@@ -41,6 +41,12 @@ def next_wake(connection: Connection, *, shards: Sequence[int]) -> datetime | No
         return rows.execute(SQL["next_wake"], {"shards": list(shards)}).fetchone()
 
 
+def lock_schedules(connection: Connection, schedule_ids: Sequence[UUID]) -> set[UUID]:
+    """Those that could be locked without waiting: a batch that waited could meet another in a circle."""
+    locked = connection.execute(SQL["lock_schedules"], {"schedule_ids": list(schedule_ids)})
+    return {schedule_id for (schedule_id,) in locked}
+
+
 def materialise(connection: Connection, moves: Sequence[Move], *, now: datetime) -> Materialised:
     """Apply all moves in one statement; those whose schedule changed meanwhile do nothing."""
     rows = [(move, planned) for move in moves for planned in move.occurrences]

@@ -27,6 +27,10 @@ SELECT min(s.next_due_at)
 FROM schedule s
 WHERE s.state = 'active' AND s.next_due_at IS NOT NULL AND s.shard = ANY(%(shards)s)
 
+-- name: lock_schedules
+-- In id order, and passing over what others hold: an edit, or `apply` with many of them, is not waited for.
+SELECT id FROM schedule WHERE id = ANY(%(schedule_ids)s) ORDER BY id FOR UPDATE SKIP LOCKED
+
 -- name: materialise
 -- Rows come only out of the schedules that this statement itself moved: of two ticks that read the same
 -- instant, the second waits for the first's row lock, re-checks next_due_at and moves nothing.

@@ -4,7 +4,7 @@
 
 -- name: due_rows
 -- What is due, earliest first, with the run as it stands. No locks: they are taken in their order below.
-SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.slotted
+SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.overlap <> 'allow' AS slotted
 FROM outbox b
 LEFT JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
 WHERE b.dispatch_at <= clock_timestamp() AND b.shard = ANY(%(shards)s)
@@ -13,7 +13,7 @@ LIMIT %(limit)s
 
 -- name: late_siblings
 -- Rows of schedules that were found late: all that waited for nothing but their time belong to one catch-up.
-SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.slotted
+SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.overlap <> 'allow' AS slotted
 FROM occurrence o
 JOIN outbox b ON b.run_id = o.id AND b.due_at = o.due_at
 WHERE o.schedule_id = ANY(%(schedule_ids)s) AND o.state = 'PENDING' AND o.wait_reason = 'due'
@@ -41,7 +41,7 @@ WHERE t.schedule_id = ANY(%(schedule_ids)s)
 
 -- name: rows_of_parked
 -- Agenda rows of parked runs that a newer one may displace.
-SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.slotted
+SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedule_id, o.overlap <> 'allow' AS slotted
 FROM unnest(%(run_ids)s::uuid[]) AS w(run_id)
 JOIN outbox b ON b.run_id = w.run_id
 JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
@@ -93,10 +93,10 @@ WITH moment AS MATERIALIZED (
     WHERE s.verdict = 'queue' AND o.due_at = s.due_at AND o.id = s.run_id
       AND o.state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED') AND o.generation + 1 = s.generation
       AND o.dispatch_at <= m.now
-    RETURNING o.id, o.due_at, o.schedule_id, o.slotted
+    RETURNING o.id, o.due_at, o.schedule_id, o.overlap
 ), occupied AS (
     UPDATE overlap_slot t SET run_id = q.id, due_at = q.due_at
-    FROM queued q WHERE q.slotted AND t.schedule_id = q.schedule_id AND t.run_id IS DISTINCT FROM q.id
+    FROM queued q WHERE q.overlap <> 'allow' AND t.schedule_id = q.schedule_id AND t.run_id IS DISTINCT FROM q.id
 ), skipped AS (
     UPDATE occurrence o
     SET state = 'SKIPPED', skip_reason = v.reason, wait_reason = NULL, finished_at = m.now

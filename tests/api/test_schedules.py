@@ -245,7 +245,7 @@ class TestActions:
         assert alice.post(url(created, "/trigger")).status_code == 202
 
     @pytest.mark.parametrize(
-        ("overlap", "code"), [("buffer_one", "not_supported_yet"), ("sometimes", "invalid_choice")]
+        ("overlap", "code"), [("sometimes", "invalid_choice"), ("Skip", "invalid_choice")]
     )
     def test_trigger_refuses_an_overlap_it_cannot_honour(
         self, alice: APIClient, overlap: str, code: str

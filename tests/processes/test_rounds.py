@@ -279,3 +279,14 @@ def test_two_sweeps_at_once_end_each_orphan_once(
     held_by_nobody(ledger)
     first, second = connect(), connect()
     assert run(sweep(), first).counts["lost"] + run(sweep(), second).counts["lost"] == 1
+
+
+def test_a_schedule_that_somebody_holds_is_passed_over_not_waited_for(
+    ledger: HandMadeLedger, connect: Callable[[], Connection]
+) -> None:
+    """`apply` locks many one by one: a tick that waited for one while holding another would deadlock."""
+    mine, theirs = connect(), connect()
+    with theirs.transaction():
+        theirs.execute("SELECT FROM schedule FOR UPDATE")
+        assert run(tick(), mine).counts["occurrences"] == 0
+    assert run(tick(), mine).counts["occurrences"] > 0

@@ -131,10 +131,10 @@ def test_a_request_is_due_at_once_and_on_the_agenda(ledger: HandMadeLedger, conn
         connection, ledger.schedule_id, run_id=run_id, due_at=now, origin_key=key, overlap="skip", now=now
     )
     assert made == run_id
-    assert connection.execute("SELECT origin, origin_key, slotted FROM occurrence").fetchone() == (
+    assert connection.execute("SELECT origin, origin_key, overlap FROM occurrence").fetchone() == (
         "trigger",
         key,
-        True,
+        "skip",
     )
     assert connection.execute("SELECT run_id FROM outbox").fetchone() == (run_id,)
     nothing = due.request_run(

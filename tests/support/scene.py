@@ -93,7 +93,7 @@ def make_run(
         origin_key=uuid4(),
         tenant=schedule.tenant,
         shard=schedule.shard,
-        slotted=False,
+        overlap="allow",
         state=State.PENDING,
         wait_reason="due",
         dispatch_at=due_at,

@@ -40,5 +40,5 @@ $(STAMP): requirements.lock
 	test -x $(BIN)/python || $$python -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "Could not make $(VENV). On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing the locked packages into $(VENV) (again only when requirements.lock changes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	@touch $@

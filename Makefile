@@ -21,8 +21,11 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.spine
 
+# The acceptance suite again and again: MINUTES=600 make soak
+MINUTES ?= 60
 soak: $(STAMP)
-	$(BIN)/python -m bench.soak
+	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); \
+	while [ $$(date +%s) -lt $$end ]; do $(BIN)/python -m pytest tests/acceptance || exit 1; done
 
 # Versions and hashes for every platform; the second file is what an image needs. Needs uv.
 LOCK := uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-emit-index-url -p 3.11

@@ -21,8 +21,11 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.spine
 
+# The acceptance suite again and again: MINUTES=600 make soak
+MINUTES ?= 60
 soak: $(STAMP)
-	$(BIN)/python -m bench.soak
+	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); \
+	while [ $$(date +%s) -lt $$end ]; do $(BIN)/python -m pytest tests/acceptance || exit 1; done
 
 # Versions and hashes for every platform; the second file is what an image needs. Needs uv.
 LOCK := uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-emit-index-url -p 3.11
@@ -40,5 +43,5 @@ $(STAMP): requirements.lock
 	test -x $(BIN)/python || $$python -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "Could not make $(VENV). On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing the locked packages into $(VENV) (again only when requirements.lock changes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	@touch $@

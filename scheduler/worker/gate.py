@@ -36,7 +36,7 @@ from scheduler.store.sessions import Load
 from scheduler.worker import runtime
 from scheduler.worker.runtime import Worker
 
-HOLD_S = 0.05  # a message that found no slot for so long goes back: another worker may have one
+HOLD_S = 0.05  # no slot came free for so long: what is in hand goes back, another worker may have one
 PUMP_S = 0.02
 DRAIN_S = 8.0  # of the ten seconds after SIGTERM; the rest is for writing ends and leaving
 CLAIM = "fencepost_claim"
@@ -64,6 +64,7 @@ class Gate(bootsteps.StartStopStep):
         consumer.on_task_request = self.receive
         self._in_hand: deque[Delivery] = deque()
         self._busy = 0
+        self._moved_at = 0.0  # when a message last went from the hand to a slot
         self._subscribed = True
         self._draining = False
         self._lock = threading.RLock()
@@ -144,6 +145,7 @@ class Gate(bootsteps.StartStopStep):
             return
         while self._in_hand and self._busy < self._capacity:
             delivery = self._in_hand.popleft()
+            self._moved_at = time.monotonic()
             self._busy += 1
             worker.claim(delivery.run_id, delivery.due_at, self._answer_to(delivery))
 
@@ -186,8 +188,15 @@ class Gate(bootsteps.StartStopStep):
     def _is_crowded(self) -> bool:
         if not self._consumer.hub:
             return self._draining and bool(self._in_hand)
-        waits = self._in_hand and time.monotonic() - self._in_hand[0].received_at > HOLD_S
-        return bool(waits) or (self._draining and self._subscribed)
+        return self._is_stuck() or (self._draining and self._subscribed)
+
+    def _is_stuck(self) -> bool:
+        """Not the age of what is in hand: short jobs in a row may well wait longer, and to give them back and
+        fetch them again for ever cost nine tenths of the rate.
+        """
+        if not self._in_hand:
+            return False
+        return time.monotonic() - max(self._in_hand[0].received_at, self._moved_at) > HOLD_S
 
     def _give_back(self) -> None:
         while self._in_hand:

@@ -180,6 +180,18 @@ def test_a_bad_variable_is_named_before_anything_starts(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_database_that_is_away_is_one_sentence(tmp_path: Path) -> None:
+    environ = product_environ(
+        FENCEPOST_HOME=str(tmp_path),
+        PORT=str(find_free_port()),
+        DATABASE_URL=f"postgresql://nobody@127.0.0.1:{find_free_port()}/nothing",
+    )
+    done = subprocess.run(command("up"), cwd=REPOSITORY, env=environ, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "The database of DATABASE_URL cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_sigterm_lets_jobs_end_and_data_survives(own_up: Callable[..., Up]) -> None:
     up = own_up().start()
     schedule = five_second_job(up)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from scheduler.orm import database_time
 from scheduler.project import embedded
@@ -55,7 +56,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: stop.set())
         home: Path = settings.FENCEPOST.home
         with _only_one(home):
@@ -66,22 +67,30 @@ class Command(BaseCommand):
         logs = home / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         supervisor = Supervisor(environ=os.environ, directory=settings.BASE_DIR, logs=logs, say=self._say)
+        (home / "up.json").unlink(missing_ok=True)  # of an `up` that was killed
         try:
             self._start_database(supervisor, home)
             credentials = self._prepare(home)
             if not stop.is_set():
-                record = _Record(home, credentials, supervisor)
-                supervisor.changed = record.write
-                supervisor.start(*programs())
-                self._greet(credentials)
-                supervisor.run(stop)
+                self._serve(supervisor, _Record(home, credentials, supervisor), stop)
         except embedded.EmbeddedError as error:
             raise CommandError(str(error)) from None
+        except OperationalError as error:
+            raise CommandError(f"The database of DATABASE_URL cannot be used: {error}") from None
         finally:
             self._say("stopping")
             supervisor.stop()
             (home / "up.json").unlink(missing_ok=True)
         self._say("stopped")
+
+    def _serve(self, supervisor: Supervisor, record: "_Record", stop: threading.Event) -> None:
+        supervisor.changed = record.write
+        supervisor.start(*programs())
+        while not _web_answers() and not stop.wait(0.1):
+            supervisor.tend()
+        if not stop.is_set():
+            self._greet(record.credentials)
+        supervisor.run(stop)
 
     def _start_database(self, supervisor: Supervisor, home: Path) -> None:
         if settings.FENCEPOST.embedded_broker:
@@ -139,6 +148,15 @@ def web_url() -> str:
     bind = settings.FENCEPOST.bind
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, bind)
     return f"http://{host}:{settings.FENCEPOST.port}"
+
+
+def _web_answers() -> bool:
+    parts = urlsplit(web_url())
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def create_demo(home: Path) -> Credentials:

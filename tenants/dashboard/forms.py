@@ -106,6 +106,12 @@ class ScheduleForm(forms.Form):
             raise forms.ValidationError('This must be a JSON object, such as {"kind": "daily"}.')
         return payload
 
+    def clean(self) -> dict[str, Any]:
+        """An interval that is not asked for is out of sight: its error would be too."""
+        if self.cleaned_data.get("kind") == "cron":
+            self.errors.pop("every", None)
+        return self.cleaned_data
+
     def draft(self) -> dict[str, Any]:
         """Only after `is_valid()`. What was left empty is left out, so that the target's defaults hold."""
         data = self.cleaned_data

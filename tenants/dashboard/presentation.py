@@ -23,6 +23,7 @@ _TONES: dict[str, str] = {
     "active": "good",
     "paused": "warn",
     "faulted": "bad",
+    "late": "warn",
     "completed": "quiet",
     "cancelled": "quiet",
     # of attempts

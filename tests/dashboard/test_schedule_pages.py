@@ -60,6 +60,12 @@ def test_an_interval_schedule_counts_its_unit(scene: Scene, alice: Client) -> No
     assert revision.trigger["interval"]["every_s"] == 7200
 
 
+def test_what_is_wrong_with_the_other_kind_of_trigger_does_not_matter(scene: Scene, alice: Client) -> None:
+    alice.post("/schedules/new", form(name="by-the-clock", every="soon"))
+    alice.post("/schedules/new", form(name="by-the-hour", kind="interval", cron="never", timezone="Nowhere"))
+    assert Schedule.objects.count() == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "said"),
     [
@@ -168,6 +174,13 @@ def test_the_list_says_what_failed_and_what_comes_next(scene: Scene, alice: Clie
     assert attention.count("every-minute") == 1
     assert "Dead-lettered" in attention
     assert next_up.startswith("every-minute in ")
+
+
+def test_the_list_says_what_is_late(scene: Scene, alice: Client) -> None:
+    make_run(make_schedule(scene.acme, "on-time"), State.QUEUED, ago=timedelta(seconds=10))
+    make_run(make_schedule(scene.acme, "overdue"), State.QUEUED, ago=timedelta(minutes=5))
+    rows = Document.of(alice.get("/")).texts("tr", role="row")[1:]
+    assert [(row.split()[0], "Late" in row) for row in rows] == [("overdue", True), ("on-time", False)]
 
 
 def test_a_calm_day_and_an_empty_tenant_say_so(scene: Scene, alice: Client) -> None:

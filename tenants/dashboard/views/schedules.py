@@ -38,6 +38,7 @@ class Row:
     revision: ScheduleRevision
     next_at: datetime | None
     last_run: Occurrence | None
+    is_late: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +105,18 @@ def _rows(schedules: Iterable[Schedule], now: datetime) -> list[Row]:
     schedules = list(schedules)
     revisions = queries.revisions_in_force(schedules)
     last_runs = queries.last_runs(schedules, now=now)
-    return [
-        Row(
-            schedule=schedule,
-            revision=revisions[schedule.id],
-            next_at=_next_at(schedule, revisions[schedule.id], now),
-            last_run=last_runs.get(schedule.id),
-        )
-        for schedule in schedules
-    ]
+    return [_row(row, revisions[row.id], last_runs.get(row.id), now) for row in schedules]
+
+
+def _row(schedule: Schedule, revision: ScheduleRevision, last_run: Occurrence | None, now: datetime) -> Row:
+    health = queries.health(schedule, last_run, now=now, late_after_s=revision.late_after_s)
+    return Row(
+        schedule=schedule,
+        revision=revision,
+        next_at=_next_at(schedule, revision, now),
+        last_run=last_run,
+        is_late=health == "late",
+    )
 
 
 def _next_at(schedule: Schedule, revision: ScheduleRevision, now: datetime) -> datetime | None:

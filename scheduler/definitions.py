@@ -17,9 +17,11 @@ from scheduler import payloads
 from scheduler.core.errors import TriggerError
 from scheduler.core.identity import whole_millisecond
 from scheduler.core.reading import Field, did_you_mean, shown
-from scheduler.core.triggers import Trigger, parse_trigger
+from scheduler.core.rest import Mode
+from scheduler.core.triggers import Trigger, parse_trigger, trigger_of
 from scheduler.errors import FieldError, ValidationFailed
-from scheduler.models import Schedule, ScheduleRevision, Target
+from scheduler.models import Calendar, Schedule, ScheduleRevision, Target
+from tenants.access import scoped
 from tenants.models import Tenant
 
 Value = TypeVar("Value")
@@ -44,6 +46,8 @@ DEFAULT_RETRY: Final[dict[str, Any]] = {
 
 # Whole numbers, of seconds where the name says so: (default, lowest, highest).
 _NUMBERS: Final = {
+    "flexible_window_s": (0, 0, _YEAR_S),
+    "catch_up_limit": (100, 1, 1000),
     "catch_up_after_s": (60, 1, _YEAR_S),
     "timeout_s": (300, 1, 7 * _DAY_S),
     "cancel_grace_s": (30, 0, _DAY_S),
@@ -51,22 +55,24 @@ _NUMBERS: Final = {
     "buffer_limit": (1000, 1, 100_000),
 }
 
+# The same where null, the default, means that there is no limit. Runs are counted anew for each round, hence
+# the bound of `max_occurrences`.
+_LIMITS: Final = {
+    "max_occurrences": (1, 10_000),
+    "catch_up_window_s": (1, _YEAR_S),
+}
+
 # Policies by their values: (built, part of the contract but not built yet). The first is the default.
 _CHOICES: Final = {
-    "catch_up": (("run_latest_only", "skip"), ("run_all",)),
+    "catch_up": (("run_latest_only", "run_all", "skip"), ()),
     "overlap": (("skip", "buffer_one", "buffer_all", "cancel_running", "allow"), ()),
     "priority": (("normal",), ("high", "low")),
-    "mode": (("fixed_rate",), ("fixed_delay",)),
-    "on_excluded": (("skip",), ("next_business_day",)),
+    "mode": (("fixed_rate", "fixed_delay"), ()),
+    "on_excluded": (("skip", "next_business_day"), ()),
 }
 
 # Fields of which only the default is built.
 _UNBUILT: Final[dict[str, Any]] = {
-    "max_occurrences": None,
-    "exclusions": [],
-    "flexible_window_s": 0,
-    "catch_up_limit": 100,
-    "catch_up_window_s": None,
     "schedule_to_start_s": None,
     "on_failure": {"pause_after": None},
 }
@@ -77,7 +83,14 @@ _DECISIONS: Final = (
     "trigger",
     "start_at",
     "end_at",
+    "max_occurrences",
+    "exclusions",
+    "on_excluded",
+    "flexible_window_s",
+    "mode",
     "catch_up",
+    "catch_up_limit",
+    "catch_up_window_s",
     "catch_up_after_s",
     "overlap",
     "buffer_limit",
@@ -107,7 +120,15 @@ class Definition:
     trigger: dict[str, Any]
     start_at: datetime | None
     end_at: datetime | None
+    max_occurrences: int | None
+    exclusions: list[dict[str, Any]]
+    on_excluded: str
+    calendars: dict[str, list[Any]]  # those that `exclusions` names, as they are now
+    flexible_window_s: int
+    mode: str
     catch_up: str
+    catch_up_limit: int
+    catch_up_window_s: int | None
     catch_up_after_s: int
     overlap: str
     buffer_limit: int
@@ -120,7 +141,7 @@ class Definition:
     description: str
 
     def parsed_trigger(self) -> Trigger:
-        return parse_trigger(self.trigger, start_at=self.start_at, end_at=self.end_at)
+        return trigger_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,19 +168,15 @@ def read(
     return _Reading(tenant, body, now=now, current=current).definition()
 
 
-def read_instants(body: Mapping[str, Any], *, now: datetime) -> Trigger:
+def read_instants(tenant: Tenant, body: Mapping[str, Any], *, now: datetime) -> Trigger:
     """The trigger of a draft that need not be complete yet, for a preview. Raises ValidationFailed."""
-    reading = _Reading(None, body, now=now, current=None)
+    reading = _Reading(tenant, body, now=now, current=None)
     reading.refuse_unknown_fields()
-    reading.trigger_and_bounds()
+    reading.timing()
     reading.refuse_unbuilt()
     reading.raise_errors()
     assert reading.parsed is not None
     return reading.parsed
-
-
-def trigger_of(revision: ScheduleRevision) -> Trigger:
-    return parse_trigger(revision.trigger, start_at=revision.start_at, end_at=revision.end_at)
 
 
 def body_of(name: str, revision: ScheduleRevision | Definition) -> dict[str, Any]:
@@ -183,7 +200,7 @@ class _Reading:
     """One pass over a body. Each field is read on its own, so that all faults are told at once."""
 
     def __init__(
-        self, tenant: Tenant | None, body: Mapping[str, Any], *, now: datetime, current: Current | None
+        self, tenant: Tenant, body: Mapping[str, Any], *, now: datetime, current: Current | None
     ) -> None:
         self.tenant = tenant
         self.body = body
@@ -196,7 +213,6 @@ class _Reading:
     def definition(self) -> Definition:
         self.refuse_unknown_fields()
         target = self.field("target", self._target, None, required=True)
-        trigger, start_at, end_at = self.trigger_and_bounds()
         values: dict[str, Any] = {
             "name": self.field("name", _name, "", required=True),
             "payload": self._payload(target),
@@ -204,13 +220,15 @@ class _Reading:
             "retry": self.field("retry", _retry, _retry_of(target)),
             "tags": self.field("tags", _tags, list[str]()),
             "description": self.field("description", lambda field: _text(field, TEXT_LENGTH), ""),
+            **self.timing(),
             **{name: self._number(name, target) for name in _NUMBERS},
+            **{name: self._limit(name) for name in _LIMITS},
             **{name: self._choice(name) for name in ("catch_up", "overlap", "priority")},
         }
         self.refuse_unbuilt()
         self.raise_errors()
         assert target is not None
-        return Definition(target=target, trigger=trigger, start_at=start_at, end_at=end_at, **values)
+        return Definition(target=target, **values)
 
     def raise_errors(self) -> None:
         if self.errors:
@@ -243,8 +261,6 @@ class _Reading:
             value = self.given.get(name, default)
             if type(value) is not type(default) or value not in (default, {}):
                 self.refuse(name, "not_supported_yet", f"only {json.dumps(default)} is supported yet.")
-        for name in ("mode", "on_excluded"):
-            self._choice(name)
 
     def _choice(self, name: str) -> str:
         built, planned = _CHOICES[name]
@@ -264,11 +280,14 @@ class _Reading:
             default = target.timeout_s
         return self.field(name, lambda field: field.integer(at_least=lowest, at_most=highest), default)
 
+    def _limit(self, name: str) -> int | None:
+        lowest, highest = _LIMITS[name]
+        return self.field(name, lambda field: field.integer(at_least=lowest, at_most=highest), None)
+
     def _target(self, field: Field) -> Target:
         name = field.text()
         if self.current is not None and name == self.current.revision.target_name:
             return self.current.revision.target
-        assert self.tenant is not None
         allowed = allowed_targets(self.tenant)
         found = None if payloads.text_fault(name) else allowed.filter(name=name).first()
         if found is None:
@@ -281,7 +300,6 @@ class _Reading:
         if not isinstance(payload, dict):
             self.refuse("payload", "invalid_type", f"expected an object, got {shown(payload)}.")
             return {}
-        assert self.tenant is not None
         self.errors += payloads.check(
             payload,
             max_bytes=self.tenant.payload_max_bytes,
@@ -290,18 +308,39 @@ class _Reading:
         )
         return payload
 
-    def trigger_and_bounds(self) -> tuple[dict[str, Any], datetime | None, datetime | None]:
-        start_at = self.field("start_at", _instant, None)
-        end_at = self.field("end_at", _instant, None)
+    def timing(self) -> dict[str, Any]:
+        """What decides about instants: the fields of `TriggerTerms`, and the mode."""
+        exclusions = self.given.get("exclusions", [])
+        calendars = self._calendars() if exclusions else {}
+        terms: dict[str, Any] = {
+            "start_at": self.field("start_at", _instant, None),
+            "end_at": self.field("end_at", _instant, None),
+            "exclusions": exclusions,
+            "on_excluded": self._choice("on_excluded"),
+        }
         trigger = self.field("trigger", self._trigger, dict[str, Any](), required=True)
+        mode = self._choice("mode")
         if trigger:
-            # Bounds are judged together with a trigger that is already known to be right.
+            # The rest is judged together with a trigger that is already known to be right.
             try:
-                self.parsed = parse_trigger(trigger, start_at=start_at, end_at=end_at)
+                self.parsed = parse_trigger(trigger, calendars=calendars, **terms)
+                self._refuse_mode(mode, trigger, exclusions)
                 self._refuse_unreachable()
             except TriggerError as error:
                 self.refuse(error.field, error.code, error.detail)
-        return trigger, start_at, end_at
+        named = {entry.get("calendar") for entry in exclusions} if self.parsed else set()
+        used = {name: days for name, days in calendars.items() if name in named}
+        return {**terms, "trigger": trigger, "mode": mode, "calendars": used}
+
+    def _calendars(self) -> dict[str, list[Any]]:
+        return dict(scoped(Calendar.objects.all(), self.tenant).values_list("name", "days"))
+
+    def _refuse_mode(self, mode: str, trigger: dict[str, Any], exclusions: Any) -> None:
+        if mode == Mode.FIXED_DELAY and "once" in trigger:
+            self.refuse("mode", "not_applicable", "what runs once has no next instant.")
+        if mode == Mode.FIXED_DELAY and "interval" in trigger and exclusions:
+            detail = "exclusions of an interval with a fixed delay are not supported yet."
+            self.refuse("exclusions", "not_supported_yet", detail)
 
     def _trigger(self, field: Field) -> dict[str, Any]:
         parse_trigger(field.value, default_anchor=self.now)  # type: ignore[arg-type]

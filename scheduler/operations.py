@@ -19,9 +19,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
 from scheduler import definitions
-from scheduler.core import identity
+from scheduler.core import identity, rest
 from scheduler.core.errors import TriggerError
 from scheduler.core.materialise import plan_move
+from scheduler.core.rest import Aim, Mode
+from scheduler.core.triggers import trigger_of
 from scheduler.definitions import Current, Definition
 from scheduler.errors import Conflict, FieldError, NotFound, StaleRevision, ValidationFailed
 from scheduler.models import (
@@ -36,6 +38,7 @@ from scheduler.models import (
 from scheduler.orm import database_time, raw_connection, run_key
 from scheduler.payloads import text_fault
 from scheduler.store import due, schedules
+from scheduler.store.rest import nominal_runs, wake
 from tenants import quotas
 from tenants.access import scoped
 from tenants.models import Tenant
@@ -180,18 +183,19 @@ def _edit(
 ) -> tuple[FieldChange, ...]:
     """A new revision whose timeline begins where that of the old one was left."""
     schedule, revision = current.schedule, current.revision
-    before = definitions.body_of(schedule.name, revision)
-    after = definitions.body_of(definition.name, definition)
+    before = {**definitions.body_of(schedule.name, revision), "calendars": revision.calendars}
+    after = {**definitions.body_of(definition.name, definition), "calendars": definition.calendars}
     changes = _differences(before, after)
     if not changes:
         return ()
-    effective_from = _take_back(schedule, now)
-    ScheduleRevision.objects.filter(pk=revision.pk).update(ended_at=effective_from)
+    left = _take_back(current, now)
+    effective_from = left.goes_on_from
+    ScheduleRevision.objects.filter(pk=revision.pk).update(ended_at=left.accounted_until)
     schedule.revision += 1
     schedule.name = definition.name
     schedule.updated_at = now
     if schedule.state != ScheduleState.PAUSED:
-        _aim(schedule, definition.parsed_trigger().next_after(effective_from))
+        _aim(schedule, definition, effective_from)
     _save_named(schedule)
     _add_revision(schedule, definition, now=now, effective_from=effective_from, actor=actor)
     _record(
@@ -224,11 +228,20 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _aim(schedule: Schedule, next_due_at: datetime | None) -> None:
-    """Active towards an instant, or completed when there is none."""
-    schedule.next_due_at = next_due_at
-    schedule.state = ScheduleState.ACTIVE if next_due_at else ScheduleState.COMPLETED
+def _aim(schedule: Schedule, terms: Definition | ScheduleRevision, begin: datetime) -> None:
+    """Active towards an instant, or at rest; completed when there is nothing ahead."""
+    found = _what_is_ahead(schedule, terms, begin)
+    schedule.next_due_at = found.next_due_at
+    schedule.state = ScheduleState.ACTIVE if found.next_due_at or found.rests else ScheduleState.COMPLETED
     schedule.fault = ""
+
+
+def _what_is_ahead(schedule: Schedule, terms: Definition | ScheduleRevision, begin: datetime) -> Aim:
+    trigger = trigger_of(terms)
+    if terms.mode == Mode.FIXED_RATE and terms.max_occurrences is None:
+        return Aim(next_due_at=trigger.next_after(begin))
+    runs = nominal_runs(raw_connection(), schedule.id, counted=terms.max_occurrences is not None)
+    return rest.aim(trigger, mode=terms.mode, max_occurrences=terms.max_occurrences, runs=runs, begin=begin)
 
 
 # The ledger under a schedule that changes -----------------------------------------------------------
@@ -246,20 +259,40 @@ def _refuse_cancelled(schedule: Schedule) -> None:
         raise Conflict("The schedule is cancelled.", state=schedule.state)
 
 
-def _take_back(schedule: Schedule, now: datetime) -> datetime:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Left:
+    """A timeline that was left. It accounts for its instants up to `accounted_until`; the next one begins at
+    `goes_on_from`, the later of now and the last instant kept. They differ where a schedule had handed out
+    all its `max_occurrences`: what came after the last of them was nobody's.
+    """
+
+    accounted_until: datetime
+    goes_on_from: datetime
+
+
+def _take_back(current: Current, now: datetime) -> _Left:
     """Leave the ledger as the definition so far has it up to `now`, and nothing of it beyond.
 
     What is due and not met by a tick yet becomes rows; what lies ahead is withdrawn, except what a release
-    has just queued. Returns where the next timeline begins: the later of `now` and the last instant kept.
+    has just queued.
     """
-    connection = raw_connection()
+    schedule, revision, connection = current.schedule, current.revision, raw_connection()
     _settle(schedule.id, now)
-    if schedules.withdraw_look_ahead(connection, schedule.id, now=now):
+    withdrawn = schedules.withdraw_look_ahead(connection, schedule.id, now=now)
+    position = Schedule.objects.values("last_due_at", "next_due_at").get(id=schedule.id)
+    last_due_at = position["last_due_at"]
+    if withdrawn:
         last_due_at = schedules.last_nominal(connection, schedule.id)
-    else:
-        last_due_at = Schedule.objects.values_list("last_due_at", flat=True).get(id=schedule.id)
     schedule.last_due_at = last_due_at
-    return max(now, last_due_at) if last_due_at else now
+    goes_on_from = max(now, last_due_at) if last_due_at else now
+    at_limit = (
+        revision.max_occurrences is not None
+        and schedule.state in (ScheduleState.ACTIVE, ScheduleState.COMPLETED)
+        and position["next_due_at"] is None
+        and not withdrawn
+    )
+    last_accounted = max(revision.effective_from, last_due_at or revision.effective_from)
+    return _Left(accounted_until=last_accounted if at_limit else goes_on_from, goes_on_from=goes_on_from)
 
 
 def _settle(schedule_id: UUID, now: datetime) -> None:
@@ -289,11 +322,16 @@ def pause_schedule(tenant: Tenant, schedule_id: UUID, *, note: str = "", actor: 
     if schedule.state not in (ScheduleState.ACTIVE, ScheduleState.COMPLETED):
         raise Conflict(f"The schedule is {schedule.state}.", state=schedule.state)
     now = database_time()
-    began_at = _take_back(schedule, now)
+    current = _current(schedule)
+    left = _take_back(current, now)
     # A tick that has planned the last instant calls the schedule completed while that still lies ahead.
-    if schedule.state == ScheduleState.COMPLETED and _next_after(schedule, began_at) is None:
-        raise Conflict("The schedule is completed.", state=schedule.state)
-    PauseInterval.objects.create(schedule=schedule, began_at=began_at, paused_by=actor.name[:200], note=note)
+    if schedule.state == ScheduleState.COMPLETED:
+        ahead = _what_is_ahead(schedule, current.revision, left.goes_on_from)
+        if ahead.next_due_at is None and not ahead.rests:
+            raise Conflict("The schedule is completed.", state=schedule.state)
+    PauseInterval.objects.create(
+        schedule=schedule, began_at=left.accounted_until, paused_by=actor.name[:200], note=note
+    )
     _move_to(schedule, ScheduleState.PAUSED, note=note, now=now)
     _record(actor, "schedule.pause", schedule, at=now, after={"note": note})
     return schedule
@@ -303,7 +341,8 @@ def pause_schedule(tenant: Tenant, schedule_id: UUID, *, note: str = "", actor: 
 def resume_schedule(
     tenant: Tenant, schedule_id: UUID, *, resume: str = "from_now", note: str = "", actor: Actor
 ) -> Schedule:
-    """Go on from now. Active already: nothing changes."""
+    """Go on from now, or (`catch_up`) from where the pause or a later edit began, so that the catch-up policy
+    decides about the instants since then. Active already: nothing changes."""
     _check_resume(resume)
     schedule = _lock(tenant, schedule_id)
     if schedule.state == ScheduleState.ACTIVE:
@@ -311,20 +350,23 @@ def resume_schedule(
     if schedule.state != ScheduleState.PAUSED:
         raise Conflict(f"The schedule is {schedule.state}.", state=schedule.state)
     now = database_time()
+    revision = _current(schedule).revision
+    pause = schedule.pauses.get(ended_at=None)
     resumed_from = max(now, schedule.last_due_at) if schedule.last_due_at else now
-    schedule.pauses.filter(ended_at=None).update(ended_at=now, resumed_from=resumed_from)
+    if resume == "catch_up":
+        resumed_from = max(pause.began_at, revision.effective_from)
+    schedule.pauses.filter(pk=pause.pk).update(ended_at=now, resumed_from=resumed_from)
     _move_to(schedule, ScheduleState.ACTIVE, note=note, now=now)
-    _aim(schedule, _next_after(schedule, resumed_from))
+    _aim(schedule, revision, resumed_from)
     schedule.save()
     _record(actor, "schedule.resume", schedule, at=now, after={"note": note, "resume": resume})
     return schedule
 
 
 def _check_resume(resume: str) -> None:
-    if resume == "from_now":
-        return
-    code = "not_supported_yet" if resume == "catch_up" else "invalid_choice"
-    raise ValidationFailed(FieldError(field="resume", code=code, detail="only 'from_now' is supported yet."))
+    if resume not in ("from_now", "catch_up"):
+        detail = "use 'from_now' or 'catch_up'."
+        raise ValidationFailed(FieldError(field="resume", code="invalid_choice", detail=detail))
 
 
 @transaction.atomic
@@ -338,9 +380,9 @@ def delete_schedule(tenant: Tenant, schedule_id: UUID, *, actor: Actor) -> None:
 def _delete(schedule: Schedule, *, actor: Actor) -> None:
     now = database_time()
     schedules.lock_slot(raw_connection(), schedule.id)  # before any run: the order that everybody keeps
-    ended_at = _take_back(schedule, now)
-    schedule.revisions.filter(number=schedule.revision).update(ended_at=ended_at)
-    schedule.pauses.filter(ended_at=None).update(ended_at=now, resumed_from=ended_at)
+    left = _take_back(_current(schedule), now)
+    schedule.revisions.filter(number=schedule.revision).update(ended_at=left.accounted_until)
+    schedule.pauses.filter(ended_at=None).update(ended_at=now, resumed_from=left.goes_on_from)
     cancelled = _cancel_unfinished(schedule.id, now)
     _move_to(schedule, ScheduleState.CANCELLED, note="", now=now)
     _record(actor, "schedule.delete", schedule, at=now, after={"runs_cancelled": cancelled})
@@ -358,11 +400,6 @@ def _move_to(schedule: Schedule, state: ScheduleState, *, note: str, now: dateti
     schedule.next_due_at = None
     schedule.updated_at = now
     schedule.save()
-
-
-def _next_after(schedule: Schedule, instant: datetime) -> datetime | None:
-    revision = _current(schedule).revision
-    return definitions.trigger_of(revision).next_after(instant)
 
 
 # Runs ---------------------------------------------------------------------------------------------
@@ -424,6 +461,7 @@ def cancel_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
         schedules.lock_slot(connection, run.schedule_id)
     schedules.lock_run(connection, key)
     touched = schedules.cancel(connection, [key], now=now)
+    wake(connection, [run.schedule_id])
     before = run.state
     run.refresh_from_db()
     if run.id not in touched:

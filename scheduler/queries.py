@@ -12,7 +12,7 @@ from django.db.models import CharField, Exists, OuterRef, QuerySet, Subquery
 
 from scheduler import definitions
 from scheduler.core.states import TERMINAL, SkipReason, State, WaitReason
-from scheduler.core.triggers import PreviewInstant
+from scheduler.core.triggers import PreviewInstant, trigger_of
 from scheduler.definitions import allowed_targets
 from scheduler.errors import NotFound
 from scheduler.models import Attempt, Occurrence, Schedule, ScheduleRevision, ScheduleState, Target
@@ -102,7 +102,7 @@ def health(schedule: Schedule, last_run: Occurrence | None, *, now: datetime, la
         return "failing"
     waiting = [schedule.next_due_at]
     if last_run is not None and last_run.started_at is None and last_run.state not in TERMINAL:
-        waiting.append(last_run.due_at)
+        waiting.append(last_run.dispatch_at)
     late = any(due_at and (now - due_at).total_seconds() > late_after_s for due_at in waiting)
     return "late" if late else "ok"
 
@@ -129,7 +129,7 @@ def preview(
 ) -> list[PreviewInstant]:
     """What the definition in force gives from `start` (default: now) on, whatever the schedule's state."""
     in_force = revision or ScheduleRevision.objects.get(schedule=schedule, number=schedule.revision)
-    return definitions.trigger_of(in_force).preview(start or database_time(), count)
+    return trigger_of(in_force).preview(start or database_time(), count)
 
 
 def preview_draft(
@@ -138,7 +138,7 @@ def preview_draft(
     """The instants that a body would give from `start` (default: now). Of the body only what decides about
     instants is read (`trigger`, `start_at`, `end_at`); others may be absent. Raises ValidationFailed."""
     now = database_time()
-    return definitions.read_instants(draft, now=now).preview(start or now, count)
+    return definitions.read_instants(tenant, draft, now=now).preview(start or now, count)
 
 
 # Runs ---------------------------------------------------------------------------------------------

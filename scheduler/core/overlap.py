@@ -86,7 +86,8 @@ def _enter(comer: Comer, slot: Slot) -> None:
 
 
 def _skip(comer: Comer, slot: Slot) -> Verdict:
-    return Verdict(entry=Entry.SKIP)
+    """What is parked all the same came from a catch-up that runs everything, and goes on waiting."""
+    return Verdict(entry=Entry.PARK if comer.is_parked else Entry.SKIP)
 
 
 def _buffer_one(comer: Comer, slot: Slot) -> Verdict:

@@ -1,12 +1,13 @@
 """What becomes of rows on the agenda that are due: decided over a batch, under locks the store has taken."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
 from scheduler.core import overlap
+from scheduler.core.catchup import CatchUp
 from scheduler.core.overlap import Entry, Slot
 from scheduler.core.states import SkipReason, State, WaitReason
 
@@ -39,6 +40,8 @@ class Candidate:
     overdue: bool
     target: str
     catch_up: str
+    catch_up_limit: int
+    catch_up_window_s: int | None
     catch_up_after_s: int
     priority: str
 
@@ -69,9 +72,8 @@ class Batch:
 
 def is_late(candidate: Candidate, now: datetime) -> bool:
     """Late through an outage of ours: it waited for nothing but its time, and that is long past."""
-    return _waits_for_time(candidate) and now > candidate.due_at + timedelta(
-        seconds=candidate.catch_up_after_s
-    )
+    patience = timedelta(seconds=candidate.catch_up_after_s)
+    return _waits_for_time(candidate) and now > candidate.dispatch_at + patience
 
 
 def decide(candidates: Iterable[Candidate], *, slots: Mapping[UUID, Slot], now: datetime) -> Batch:
@@ -117,7 +119,7 @@ class _Deciding:
 
     def _at_slot(self, candidate: Candidate, slot: Slot) -> None:
         holder = (slot.holder_due_at, slot.holder)
-        admitted = overlap.admit(candidate, slot)
+        admitted = overlap.admit(self._comer(candidate), slot)
         if admitted.entry is Entry.ENTER:
             self._note(candidate, Verdict.QUEUE)
         elif admitted.entry is Entry.SKIP:
@@ -128,6 +130,12 @@ class _Deciding:
             self._displace(admitted.displaced)
         if admitted.cancel_holder and holder[0] is not None and holder[1] is not None:
             self._cancels.add((holder[0], holder[1]))
+
+    def _comer(self, candidate: Candidate) -> Candidate:
+        """Missed runs that are all to run wait for each other, whatever the overlap policy."""
+        if candidate.catch_up == CatchUp.RUN_ALL and is_late(candidate, self._now):
+            return replace(candidate, overlap=overlap.Overlap.BUFFER_ALL)
+        return candidate
 
     def _displace(self, run_id: UUID) -> None:
         """The store reads parked runs together with those that may displace them."""
@@ -162,16 +170,23 @@ def _waits_for_time(candidate: Candidate) -> bool:
 
 
 def _surplus(batch: Sequence[Candidate], now: datetime) -> frozenset[UUID]:
-    """Of a schedule that was missed, all up to now but the latest, or all where the policy is to skip."""
+    """Of a schedule that was missed, all up to now that its catch-up policy does not run."""
     missed = {candidate.schedule_id for candidate in batch if is_late(candidate, now)}
-    waiting = [
-        candidate
-        for candidate in batch
-        if candidate.schedule_id in missed and _waits_for_time(candidate) and candidate.due_at <= now
-    ]
-    latest = {candidate.schedule_id: candidate.run_id for candidate in waiting}
-    return frozenset(
-        candidate.run_id
-        for candidate in waiting
-        if candidate.catch_up == "skip" or latest[candidate.schedule_id] != candidate.run_id
-    )
+    waiting: dict[UUID, list[Candidate]] = {}
+    for candidate in batch:
+        if candidate.schedule_id in missed and _waits_for_time(candidate) and candidate.dispatch_at <= now:
+            waiting.setdefault(candidate.schedule_id, []).append(candidate)
+    return frozenset(run_id for runs in waiting.values() for run_id in _not_run(runs, now))
+
+
+def _not_run(missed: Sequence[Candidate], now: datetime) -> set[UUID]:
+    """Of one schedule's missed runs in order: all but the latest that the policy keeps, and the too old."""
+    newest = missed[-1]
+    kept = {CatchUp.SKIP: 0, CatchUp.RUN_LATEST_ONLY: 1, CatchUp.RUN_ALL: newest.catch_up_limit}
+    surplus = missed[: max(0, len(missed) - kept[CatchUp(newest.catch_up)])]
+    return {run.run_id for run in surplus} | {run.run_id for run in missed if _is_too_old(run, now)}
+
+
+def _is_too_old(candidate: Candidate, now: datetime) -> bool:
+    window_s = candidate.catch_up_window_s
+    return window_s is not None and now > candidate.due_at + timedelta(seconds=window_s)

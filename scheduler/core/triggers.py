@@ -18,11 +18,12 @@ from scheduler.core.calendars import DateRange, Exclusions, OnExcluded
 from scheduler.core.cron import DayMatch, parse_expression
 from scheduler.core.dst import DstPolicy, Nonexistent, Repeated
 from scheduler.core.errors import TriggerError
+from scheduler.core.grid import Grid
 from scheduler.core.reading import CALENDAR_END, CALENDAR_START, Field, did_you_mean, shown
 from scheduler.core.rrule import parse_recurrence
 from scheduler.core.walltime import SEARCH_YEARS, WallClock
 
-__all__ = ["Kind", "PreviewInstant", "Trigger", "TriggerError", "parse_trigger"]
+__all__ = ["Kind", "PreviewInstant", "Trigger", "TriggerError", "TriggerTerms", "parse_trigger", "trigger_of"]
 
 MAX_EXPRESSIONS: Final = 10
 MAX_EXCLUSIONS: Final = 1000
@@ -131,6 +132,13 @@ class Trigger:
         found = self.rule.next_after(begin if begin >= self.first else self.first - _MICROSECOND)
         return found if found is not None and found <= self.last else None
 
+    def next_after_end(self, ended_at: datetime) -> datetime | None:
+        """The due instant that follows a run which ended then (mode `fixed_delay`)."""
+        if not isinstance(self.rule, Interval):
+            return self.next_after(ended_at)
+        found = max(_whole_millisecond_from(_utc(ended_at) + self.rule.every), self.first)
+        return found if found <= self.last else None
+
     def previous_at_or_before(self, instant: datetime) -> datetime | None:
         """The last due instant not later than `instant`."""
         end = min(_utc(instant), self.last)
@@ -178,7 +186,41 @@ def _utc(instant: datetime) -> datetime:
     return instant.astimezone(UTC)
 
 
+def _whole_millisecond_from(instant: datetime) -> datetime:
+    """Due instants are whole milliseconds; a delay is never cut short by one."""
+    return instant + timedelta(microseconds=-instant.microsecond % 1000)
+
+
 # ---------------------------------------------------------------------------- parsing
+
+
+class TriggerTerms(Protocol):
+    """What of a definition decides about its instants: a revision, a due schedule, a draft that was read."""
+
+    @property
+    def trigger(self) -> dict[str, Any]: ...
+    @property
+    def start_at(self) -> datetime | None: ...
+    @property
+    def end_at(self) -> datetime | None: ...
+    @property
+    def exclusions(self) -> list[dict[str, Any]]: ...
+    @property
+    def on_excluded(self) -> str: ...
+    @property
+    def calendars(self) -> dict[str, list[Any]]: ...
+
+
+def trigger_of(terms: TriggerTerms) -> Trigger:
+    """Raises TriggerError when what was stored can no longer be read."""
+    return parse_trigger(
+        terms.trigger,
+        start_at=terms.start_at,
+        end_at=terms.end_at,
+        exclusions=terms.exclusions,
+        on_excluded=terms.on_excluded,
+        calendars=terms.calendars,
+    )
 
 
 def parse_trigger(
@@ -258,6 +300,8 @@ def _bounds(fields: Mapping[str, Field]) -> tuple[datetime, datetime]:
 
 def _parse_once(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo, Rule]:
     members = body.members(["at", "timezone"], required=["at"])
+    if _exclusions(fields):
+        raise fields["exclusions"].refuse("not_applicable", "a schedule that runs once rests on no date.")
     zone = _zone(members["timezone"]) if "timezone" in members else None
     at = members["at"].timestamp()
     if at.tzinfo is None:
@@ -273,11 +317,21 @@ def _parse_interval(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo,
     members = body.members(["every_s", "anchor"], required=["every_s"])
     every = timedelta(seconds=members["every_s"].integer(at_least=1, at_most=MAX_INTERVAL_S))
     if "anchor" in members:
-        return _ZONE_UTC, Interval(first=members["anchor"].instant(), every=every)
-    if fields["default_anchor"].value is None:
+        first = members["anchor"].instant()
+    elif fields["default_anchor"].value is None:
         raise body.child("anchor", None).refuse("required", "this field is required.")
-    anchor = fields["default_anchor"].instant().replace(microsecond=0)
-    return _ZONE_UTC, Interval(first=anchor + every, every=every)
+    else:
+        first = fields["default_anchor"].instant().replace(microsecond=0) + every
+    exclusions = _exclusions(fields)
+    if not exclusions:
+        return _ZONE_UTC, Interval(first=first, every=every)
+    if first.microsecond:
+        detail = "with exclusions, the anchor is a whole second."
+        raise body.child("anchor", None).refuse("whole_second_required", detail)
+    grid = Grid(first=first, every_s=int(every.total_seconds()))
+    clock = WallClock(zone=_ZONE_UTC, patterns=(grid,), dst=DstPolicy(), exclusions=exclusions)
+    _refuse_if_never(clock, fields["exclusions"], since=max(_NEVER_FIRES_FROM, first - _TWO_DAYS))
+    return _ZONE_UTC, clock
 
 
 def _parse_rrule(body: Field, fields: Mapping[str, Field]) -> tuple[ZoneInfo, Rule]:

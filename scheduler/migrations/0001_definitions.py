@@ -164,6 +164,26 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Calendar",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=100)),
+                ("days", models.JSONField(default=list)),
+                ("updated_at", models.DateTimeField()),
+                (
+                    "tenant",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="calendars",
+                        to="tenants.tenant",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "calendar",
+            },
+        ),
+        migrations.CreateModel(
             name="PauseInterval",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
@@ -227,14 +247,40 @@ class Migration(migrations.Migration):
                 ("trigger", models.JSONField()),
                 ("start_at", models.DateTimeField(blank=True, null=True)),
                 ("end_at", models.DateTimeField(blank=True, null=True)),
+                ("max_occurrences", models.PositiveIntegerField(blank=True, null=True)),
+                ("exclusions", models.JSONField(blank=True, default=list)),
+                (
+                    "on_excluded",
+                    models.CharField(
+                        choices=[("skip", "skip"), ("next_business_day", "next_business_day")],
+                        default="skip",
+                        max_length=20,
+                    ),
+                ),
+                ("calendars", models.JSONField(blank=True, default=dict)),
+                ("flexible_window_s", models.PositiveIntegerField(default=0)),
+                (
+                    "mode",
+                    models.CharField(
+                        choices=[("fixed_rate", "fixed_rate"), ("fixed_delay", "fixed_delay")],
+                        default="fixed_rate",
+                        max_length=20,
+                    ),
+                ),
                 (
                     "catch_up",
                     models.CharField(
-                        choices=[("run_latest_only", "Run Latest Only"), ("skip", "Skip")],
+                        choices=[
+                            ("run_latest_only", "run_latest_only"),
+                            ("run_all", "run_all"),
+                            ("skip", "skip"),
+                        ],
                         default="run_latest_only",
                         max_length=20,
                     ),
                 ),
+                ("catch_up_limit", models.PositiveIntegerField(default=100)),
+                ("catch_up_window_s", models.PositiveIntegerField(blank=True, null=True)),
                 ("catch_up_after_s", models.PositiveIntegerField(default=60)),
                 (
                     "overlap",
@@ -288,6 +334,18 @@ class Migration(migrations.Migration):
                 fields=["shard", "next_due_at"],
                 name="schedule_due",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="schedule",
+            index=models.Index(
+                condition=models.Q(("next_due_at__isnull", True), ("state", "active")),
+                fields=["shard"],
+                name="schedule_resting",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="calendar",
+            constraint=models.UniqueConstraint(fields=("tenant", "name"), name="calendar_name_once"),
         ),
         migrations.AddIndex(
             model_name="schedule",
@@ -351,7 +409,14 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="schedulerevision",
             constraint=models.CheckConstraint(
-                condition=models.Q(("catch_up__in", ["run_latest_only", "skip"])), name="revision_catch_up"
+                condition=models.Q(("catch_up__in", ["run_latest_only", "run_all", "skip"])),
+                name="revision_catch_up",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="schedulerevision",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("mode__in", ["fixed_rate", "fixed_delay"])), name="revision_mode"
             ),
         ),
     ]

@@ -189,6 +189,15 @@ CREATE TABLE shard_lease (
 );
 """
 
+COUNTING = """
+-- Runs of due instants over all revisions of a schedule; what was skipped is none. A function, because
+-- due.sql and rest.sql must not disagree; served by occurrence_by_schedule, asked only under max_occurrences.
+CREATE FUNCTION fencepost_counted_runs(counted_schedule uuid) RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT count(*)::integer FROM occurrence o
+    WHERE o.schedule_id = counted_schedule AND o.origin = 'schedule' AND o.state <> 'SKIPPED'
+$$;
+"""
+
 PARTITIONS = """
 -- Monthly partitions from one month back to `months_ahead` ahead. A month that the default partition has
 -- rows of is left to it: attaching would fail, and nothing is lost by waiting.
@@ -228,6 +237,7 @@ SELECT fencepost_make_partitions(3);
 
 DROP = """
 DROP TABLE shard_lease, outbox, overlap_slot, lease, session, attempt, occurrence;
+DROP FUNCTION fencepost_counted_runs(uuid);
 DROP FUNCTION fencepost_make_partitions(integer);
 DROP FUNCTION occurrence_transition();
 DROP FUNCTION occurrence_birth();
@@ -239,5 +249,5 @@ class Migration(migrations.Migration):
     dependencies = [("scheduler", "0001_definitions")]
 
     operations = [
-        migrations.RunSQL(OCCURRENCE + TRANSITIONS + HOLDING + PARTITIONS, reverse_sql=DROP),
+        migrations.RunSQL(OCCURRENCE + TRANSITIONS + HOLDING + COUNTING + PARTITIONS, reverse_sql=DROP),
     ]

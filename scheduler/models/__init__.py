@@ -1,5 +1,8 @@
 from scheduler.models.definitions import (
+    Calendar,
     CatchUp,
+    Mode,
+    OnExcluded,
     Overlap,
     PauseInterval,
     Schedule,
@@ -13,8 +16,11 @@ from scheduler.models.ledger import Attempt, Occurrence, Session, ShardLease
 
 __all__ = [
     "Attempt",
+    "Calendar",
     "CatchUp",
+    "Mode",
     "Occurrence",
+    "OnExcluded",
     "Overlap",
     "PauseInterval",
     "Schedule",

@@ -1,12 +1,20 @@
 """What people define: targets, schedules and their revisions."""
 
 import uuid
+from enum import StrEnum
 
 from django.db import models
 from django.db.models import Q
 
+from scheduler.core.calendars import OnExcluded
+from scheduler.core.catchup import CatchUp
 from scheduler.core.overlap import Overlap
+from scheduler.core.rest import Mode
 from tenants.models import Tenant
+
+
+def _choices(policies: type[StrEnum]) -> list[tuple[str, str]]:
+    return [(policy.value, policy.value) for policy in policies]
 
 
 class TargetKind(models.TextChoices):
@@ -57,11 +65,6 @@ class ScheduleState(models.TextChoices):
     FAULTED = "faulted"
 
 
-class CatchUp(models.TextChoices):
-    RUN_LATEST_ONLY = "run_latest_only"
-    SKIP = "skip"
-
-
 class Schedule(models.Model):
     """A definition's identity and its position in time; the definition itself is the revision in force.
 
@@ -98,6 +101,12 @@ class Schedule(models.Model):
                 condition=Q(state="active", next_due_at__isnull=False),
                 name="schedule_due",
             ),
+            # store/rest.sql: resting_schedules
+            models.Index(
+                fields=["shard"],
+                condition=Q(state="active", next_due_at__isnull=True),
+                name="schedule_resting",
+            ),
             # queries.schedules: the newest first of one tenant
             models.Index(fields=["tenant", "-created_at", "-id"], name="schedule_by_tenant"),
         ]
@@ -119,13 +128,20 @@ class ScheduleRevision(models.Model):
     trigger = models.JSONField()
     start_at = models.DateTimeField(null=True, blank=True)
     end_at = models.DateTimeField(null=True, blank=True)
-    catch_up = models.CharField(max_length=20, choices=CatchUp.choices, default=CatchUp.RUN_LATEST_ONLY)
-    catch_up_after_s = models.PositiveIntegerField(default=60)
-    overlap = models.CharField(
-        max_length=20,
-        choices=[(policy.value, policy.value) for policy in Overlap],
-        default=Overlap.SKIP.value,
+    max_occurrences = models.PositiveIntegerField(null=True, blank=True)
+    exclusions = models.JSONField(default=list, blank=True)
+    on_excluded = models.CharField(max_length=20, choices=_choices(OnExcluded), default=OnExcluded.SKIP.value)
+    # The calendars that `exclusions` names, as they were: a calendar that changes makes new revisions.
+    calendars = models.JSONField(default=dict, blank=True)
+    flexible_window_s = models.PositiveIntegerField(default=0)
+    mode = models.CharField(max_length=20, choices=_choices(Mode), default=Mode.FIXED_RATE.value)
+    catch_up = models.CharField(
+        max_length=20, choices=_choices(CatchUp), default=CatchUp.RUN_LATEST_ONLY.value
     )
+    catch_up_limit = models.PositiveIntegerField(default=100)
+    catch_up_window_s = models.PositiveIntegerField(null=True, blank=True)
+    catch_up_after_s = models.PositiveIntegerField(default=60)
+    overlap = models.CharField(max_length=20, choices=_choices(Overlap), default=Overlap.SKIP.value)
     buffer_limit = models.PositiveIntegerField(default=1000)
     retry = models.JSONField(default=dict)
     timeout_s = models.PositiveIntegerField(default=300)
@@ -148,11 +164,31 @@ class ScheduleRevision(models.Model):
             models.CheckConstraint(
                 condition=Q(overlap__in=[policy.value for policy in Overlap]), name="revision_overlap"
             ),
-            models.CheckConstraint(condition=Q(catch_up__in=CatchUp.values), name="revision_catch_up"),
+            models.CheckConstraint(
+                condition=Q(catch_up__in=[policy.value for policy in CatchUp]), name="revision_catch_up"
+            ),
+            models.CheckConstraint(condition=Q(mode__in=[mode.value for mode in Mode]), name="revision_mode"),
         ]
 
     def __str__(self) -> str:
         return f"{self.schedule_id} revision {self.number}"
+
+
+class Calendar(models.Model):
+    """A tenant's days of rest by name: what `exclusions` may refer to."""
+
+    id = models.BigAutoField(primary_key=True)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="calendars")
+    name = models.CharField(max_length=100)
+    days = models.JSONField(default=list)  # "2026-12-25", or {"from": ..., "to": ...} inclusive
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "calendar"
+        constraints = [models.UniqueConstraint(fields=["tenant", "name"], name="calendar_name_once")]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class PauseInterval(models.Model):

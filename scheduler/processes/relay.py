@@ -15,7 +15,7 @@ from scheduler.core.release import Candidate, Decision, Verdict, decide, is_late
 from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
 from scheduler.processes.ownership import Ownership
-from scheduler.store import outbox, schedules
+from scheduler.store import outbox, rest, schedules
 from scheduler.store.outbox import AgendaRow
 from scheduler.store.schedules import RunKey
 from scheduler.store.statements import Connection
@@ -78,6 +78,7 @@ class Relay:
                 connection, batch.decisions, republish_s=2 * CONFIRM_TIMEOUT_S, recheck_s=RECHECK_S
             )
             _cancel_holders(connection, batch.holders_to_cancel, now)
+            _wake_schedules(connection, batch.decisions)
         for decision in batch.decisions:
             if decision.verdict is Verdict.SKIP:
                 telemetry.RUNS.labels("SKIPPED", decision.reason).inc()
@@ -127,6 +128,13 @@ def _cancel_holders(
         for key in keys:
             schedules.lock_run(connection, key)
         schedules.cancel(connection, keys, now=now)
+
+
+def _wake_schedules(connection: Connection, decisions: Sequence[Decision]) -> None:
+    """A run that is skipped has ended: its schedule may have rested for that."""
+    skipped = {decision.candidate.schedule_id for decision in decisions if decision.verdict is Verdict.SKIP}
+    if skipped:
+        rest.wake(connection, skipped)
 
 
 def _envelope(decision: Decision, generation: int) -> Envelope:

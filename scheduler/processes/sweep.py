@@ -9,7 +9,7 @@ from scheduler.core.retry import RetryPolicy, after_failure
 from scheduler.core.states import AttemptOutcome
 from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
-from scheduler.store import claims, sessions, sweep
+from scheduler.store import claims, rest, sessions, sweep
 from scheduler.store.claims import Ending, Guard
 from scheduler.store.statements import Connection
 from scheduler.store.sweep import Orphan
@@ -41,6 +41,8 @@ class Sweep:
             connection, grace_s=self._dispatch_grace_s, limit=self._limit
         )
         counts["rearmed"] = self._rearm(connection)
+        with connection.transaction():
+            counts["woken"] = rest.wake(connection)
         self._keep_house(connection)
         return Report(counts=counts, wait_s=self._wait_s)
 
@@ -112,6 +114,7 @@ def _ending(orphan: Orphan, guard: Guard) -> Ending:
         fence=orphan.fence,
         schedule_id=orphan.schedule_id,
         slotted=orphan.slotted,
+        fixed_delay=orphan.fixed_delay,
         state=decision.state,
         delay_s=decision.delay_s,
         outcome=_OUTCOMES[guard],

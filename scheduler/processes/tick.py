@@ -77,6 +77,9 @@ class Tick:
             done = due.materialise(connection, [move for move in moves if move.due.id in locked], now=now)
             fault_point("tick.after_advance")
         fault_point("tick.after_commit")
+        for move in moves:
+            if move.collapsed and move.due.id in done.moved:
+                telemetry.alert("catch_up_collapsed", schedule=str(move.due.id), instants=move.collapsed)
         return done.inserted
 
     def _unfinished(self, move: Move, now: datetime) -> bool:

@@ -9,7 +9,8 @@ from uuid import UUID
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from scheduler.core.states import AttemptOutcome, Refusal, State
+from scheduler.core.states import TERMINAL, AttemptOutcome, Refusal, State
+from scheduler.store import rest
 from scheduler.store.statements import Connection, cursor, load
 
 SQL = load("claims")
@@ -43,6 +44,7 @@ class Claimed:
     revision: int
     origin_key: UUID
     slotted: bool
+    fixed_delay: bool
     tenant_id: UUID
     tenant: str
     target: str
@@ -56,7 +58,10 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """How an attempt ended and what that makes of its run. `delay_s` only with RETRY_WAIT."""
+    """How an attempt ended and what that makes of its run. `delay_s` only with RETRY_WAIT.
+
+    `fixed_delay`: the schedule waits for this run's end.
+    """
 
     run_id: UUID
     due_at: datetime
@@ -67,6 +72,7 @@ class Ending:
     outcome: AttemptOutcome
     result: Any = None
     error: dict[str, Any] | None = None
+    fixed_delay: bool = False
     delay_s: float | None = None
 
 
@@ -75,6 +81,10 @@ class Ended:
     run_id: UUID
     fence: int
     state: State
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in TERMINAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,10 @@ def claimed(connection: Connection, claim_ids: Sequence[UUID]) -> dict[UUID, Cla
 
 
 def end_attempts(connection: Connection, endings: Sequence[Ending], *, guard: Guard) -> dict[int, Ended]:
-    """End attempts of locked runs; by fence, what did change. An absent fence was void."""
+    """End attempts of locked runs, and arm the schedules that waited for that; by fence, what did change.
+
+    An absent fence was void.
+    """
     with cursor(connection, class_row(Ended)) as rows:
         rows.execute(
             SQL["end_attempts"],
@@ -136,7 +149,15 @@ def end_attempts(connection: Connection, endings: Sequence[Ending], *, guard: Gu
                 "guard": guard,
             },
         )
-        return {row.fence: row for row in rows}
+        ended = {row.fence: row for row in rows}
+    waited_for = {
+        one.schedule_id
+        for one in endings
+        if one.fixed_delay and one.fence in ended and ended[one.fence].is_over
+    }
+    if waited_for:
+        rest.wake(connection, waited_for)
+    return ended
 
 
 def already_ended(connection: Connection, endings: Sequence[Ending]) -> set[int]:

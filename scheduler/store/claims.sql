@@ -74,7 +74,8 @@ SELECT claim_id, refusal FROM seen
 -- Everything an attempt needs, by claim id: the one way to the answer, after a commit that was heard and
 -- after one that was not.
 SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by,
-       o.attempt_count AS attempt, o.schedule_id, o.revision, o.origin_key, o.overlap <> 'allow' AS slotted, o.tenant_id,
+       o.attempt_count AS attempt, o.schedule_id, o.revision, o.origin_key, o.overlap <> 'allow' AS slotted,
+       r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
        t.slug AS tenant, r.target_name AS target, r.payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
        o.progress->'resume' AS resume
 FROM lease l

@@ -4,7 +4,9 @@
 -- The batch of a tick, earliest first. Reads without locks: `materialise` compares before it acts.
 -- Served by the partial index schedule_due (shard, next_due_at).
 SELECT s.id, s.tenant_id, s.shard, s.revision, s.next_due_at,
-       r.trigger, r.start_at, r.end_at, r.catch_up, r.catch_up_after_s, r.overlap
+       r.trigger, r.start_at, r.end_at, r.exclusions, r.on_excluded, r.calendars, r.mode, r.max_occurrences,
+       CASE WHEN r.max_occurrences IS NOT NULL THEN fencepost_counted_runs(s.id) END AS counted_runs,
+       r.flexible_window_s, r.catch_up, r.catch_up_limit, r.catch_up_window_s, r.catch_up_after_s, r.overlap
 FROM schedule s
 JOIN schedule_revision r ON r.schedule_id = s.id AND r.number = s.revision
 WHERE s.state = 'active'
@@ -16,7 +18,9 @@ LIMIT %(limit)s
 -- name: due_schedule
 -- The same for one schedule, whose row the caller has locked, whatever its next instant.
 SELECT s.id, s.tenant_id, s.shard, s.revision, s.next_due_at,
-       r.trigger, r.start_at, r.end_at, r.catch_up, r.catch_up_after_s, r.overlap
+       r.trigger, r.start_at, r.end_at, r.exclusions, r.on_excluded, r.calendars, r.mode, r.max_occurrences,
+       CASE WHEN r.max_occurrences IS NOT NULL THEN fencepost_counted_runs(s.id) END AS counted_runs,
+       r.flexible_window_s, r.catch_up, r.catch_up_limit, r.catch_up_window_s, r.catch_up_after_s, r.overlap
 FROM schedule s
 JOIN schedule_revision r ON r.schedule_id = s.id AND r.number = s.revision
 WHERE s.id = %(schedule_id)s AND s.state = 'active' AND s.next_due_at IS NOT NULL
@@ -38,22 +42,23 @@ SELECT id FROM schedule WHERE id = ANY(%(schedule_ids)s) ORDER BY id FOR UPDATE 
 WITH move AS (
     SELECT * FROM unnest(
         %(schedule_ids)s::uuid[], %(revisions)s::int[], %(expected)s::timestamptz[], %(next)s::timestamptz[],
-        %(last)s::timestamptz[]
-    ) AS m(schedule_id, revision, expected, next_due_at, last_due_at)
+        %(last)s::timestamptz[], %(rests)s::boolean[]
+    ) AS m(schedule_id, revision, expected, next_due_at, last_due_at, rests)
 ), moved AS (
     UPDATE schedule s
     SET next_due_at = m.next_due_at,
         last_due_at = greatest(s.last_due_at, m.last_due_at),
-        state = CASE WHEN m.next_due_at IS NULL THEN 'completed' ELSE s.state END
+        state = CASE WHEN m.next_due_at IS NULL AND NOT m.rests THEN 'completed' ELSE s.state END
     FROM move m
     WHERE s.id = m.schedule_id AND s.state = 'active'
       AND s.revision = m.revision AND s.next_due_at = m.expected
     RETURNING s.id, s.tenant_id, s.shard, s.revision
 ), planned AS (
     SELECT * FROM unnest(
-        %(row_schedule_ids)s::uuid[], %(ids)s::uuid[], %(due)s::timestamptz[], %(skips)s::text[],
-        %(overdue)s::boolean[], %(coalesced)s::int[], %(coalesced_from)s::timestamptz[], %(overlaps)s::text[]
-    ) AS p(schedule_id, id, due_at, skip_reason, overdue, coalesced, coalesced_from, overlap)
+        %(row_schedule_ids)s::uuid[], %(ids)s::uuid[], %(due)s::timestamptz[], %(dispatch)s::timestamptz[],
+        %(skips)s::text[], %(overdue)s::boolean[], %(coalesced)s::int[], %(coalesced_from)s::timestamptz[],
+        %(overlaps)s::text[]
+    ) AS p(schedule_id, id, due_at, dispatch_at, skip_reason, overdue, coalesced, coalesced_from, overlap)
 ), inserted AS (
     INSERT INTO occurrence (
         id, due_at, schedule_id, revision, origin, tenant_id, shard, overlap, state, wait_reason, skip_reason,
@@ -61,7 +66,7 @@ WITH move AS (
     SELECT p.id, p.due_at, p.schedule_id, m.revision, 'schedule', m.tenant_id, m.shard, p.overlap,
            CASE WHEN p.skip_reason IS NULL THEN 'PENDING' ELSE 'SKIPPED' END,
            CASE WHEN p.skip_reason IS NULL THEN 'due' END,
-           p.skip_reason, p.due_at, p.overdue, p.coalesced, p.coalesced_from, %(now)s::timestamptz,
+           p.skip_reason, p.dispatch_at, p.overdue, p.coalesced, p.coalesced_from, %(now)s::timestamptz,
            CASE WHEN p.skip_reason IS NOT NULL THEN %(now)s::timestamptz END, %(tzdata)s
     FROM planned p
     JOIN moved m ON m.id = p.schedule_id

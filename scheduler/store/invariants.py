@@ -19,6 +19,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "I2": ("completed_twice", "success_without_attempt", "attempt_left_open"),
     "I3": ("fence_not_rising", "fence_not_newest", "fence_used_twice"),
     "I4": (
+        "rest_without_end",
         "waiting_without_outbox",
         "outbox_without_run",
         "running_without_lease",
@@ -47,6 +48,10 @@ class Reign:
     trigger: dict[str, Any]
     start_at: datetime | None
     end_at: datetime | None
+    exclusions: list[dict[str, Any]]
+    on_excluded: str
+    calendars: dict[str, list[Any]]
+    fixed_delay: bool
     begins_after: datetime
     ends_at: datetime
     paused_at: list[datetime]

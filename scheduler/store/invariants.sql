@@ -4,14 +4,18 @@
 
 -- name: reigns
 -- I1: each revision with the stretch of time (begins_after, ends_at] for whose due instants it answers, and the
--- pauses within. The revision in force answers up to, not including, the schedule's next instant.
+-- pauses within. The revision in force answers up to, not including, the schedule's next instant; one that has
+-- handed out its max_occurrences answers up to the last of them.
 -- Descending ids, so that `nominal_rows` can come from occurrence_by_schedule read backwards, and be merged.
 SELECT s.id AS schedule_id, s.state = 'faulted' AS faulted, r.number AS revision, r.trigger, r.start_at, r.end_at,
+       r.exclusions, r.on_excluded, r.calendars, r.mode = 'fixed_delay' AS fixed_delay,
        greatest(r.effective_from, %(since)s::timestamptz) AS begins_after,
        least(%(until)s::timestamptz, coalesce(
-           lead(r.effective_from) OVER (PARTITION BY s.id ORDER BY r.number),
            r.ended_at,
-           s.next_due_at - interval '1 microsecond')) AS ends_at,
+           lead(r.effective_from) OVER (PARTITION BY s.id ORDER BY r.number),
+           s.next_due_at - interval '1 microsecond',
+           CASE WHEN r.max_occurrences IS NOT NULL AND s.state IN ('active', 'completed')
+                THEN coalesce(s.last_due_at, r.effective_from) END)) AS ends_at,
        ARRAY(SELECT p.began_at FROM schedule_pause p
              WHERE p.schedule_id = s.id ORDER BY p.began_at) AS paused_at,
        ARRAY(SELECT least(coalesce(p.resumed_from, 'infinity'), %(until)s::timestamptz) FROM schedule_pause p
@@ -86,6 +90,18 @@ SELECT min(a.run_id::text) AS subject, format('fence %%s was given to %%s attemp
 FROM attempt a
 GROUP BY a.fence
 HAVING count(*) > 1
+
+-- name: rest_without_end
+-- I4: an active schedule without a next instant waits for a run of its to end. Where that has happened, and
+-- the sweep did not come by within a minute, nobody will ever arm it. `subject` is the schedule.
+SELECT s.id::text AS subject, 'is active, has no next instant, and waits for no run' AS detail
+FROM schedule s
+WHERE s.state = 'active' AND s.next_due_at IS NULL
+  AND NOT EXISTS (
+      SELECT FROM occurrence o
+      WHERE o.schedule_id = s.id AND o.origin = 'schedule'
+        AND (o.finished_at IS NULL OR o.finished_at > %(until)s::timestamptz - interval '1 minute'))
+  AND s.updated_at < %(until)s::timestamptz - interval '1 minute'
 
 -- name: waiting_without_outbox
 -- I4: a run that waits for a time has its row in the outbox; without it nobody would ever look again.

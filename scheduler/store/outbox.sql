@@ -17,7 +17,7 @@ SELECT b.id, b.dispatch_at, b.run_id, b.due_at, b.generation, b.tries, o.schedul
 FROM occurrence o
 JOIN outbox b ON b.run_id = o.id AND b.due_at = o.due_at
 WHERE o.schedule_id = ANY(%(schedule_ids)s) AND o.state = 'PENDING' AND o.wait_reason = 'due'
-  AND o.origin = 'schedule' AND o.due_at <= %(now)s
+  AND o.origin = 'schedule' AND o.dispatch_at <= %(now)s
 
 -- name: lock_slots_free_of_waiting
 -- A slot that somebody holds locked is looked at in the next round, not waited for.
@@ -49,8 +49,10 @@ JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
 -- name: lock_candidates
 -- The runs as they are now, under lock; those locked by others wait for the next round.
 SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedule_id, o.overlap, o.origin,
-       o.wait_reason, o.overdue, r.target_name AS target, r.catch_up, r.catch_up_after_s, r.priority,
-       r.buffer_limit
+       o.wait_reason, o.overdue, r.target_name AS target, r.catch_up, r.catch_up_limit, r.catch_up_window_s,
+       r.catch_up_after_s, r.priority,
+       -- Catch-up and backfill are bounded where they are made: the buffer takes all of them.
+       CASE WHEN o.overdue THEN 1000000 ELSE r.buffer_limit END AS buffer_limit
 FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
 JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision

@@ -21,6 +21,7 @@ class Orphan:
     fence: int
     schedule_id: UUID
     slotted: bool
+    fixed_delay: bool
     attempt: int
     retry: dict[str, Any]
 

@@ -2,7 +2,8 @@
 
 -- name: dead_leases
 -- Runs whose holder's session is over, or that no session holds; the oldest first.
-SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted, o.attempt_count AS attempt, r.retry
+SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count AS attempt, r.retry
 FROM lease l
 LEFT JOIN session s ON s.id = l.session_id
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
@@ -13,7 +14,8 @@ LIMIT %(limit)s
 
 -- name: overdue_leases
 -- Runs past their time limit and grace: threads cannot be killed, their fences can.
-SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted, o.attempt_count AS attempt, r.retry
+SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count AS attempt, r.retry
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from scheduler.core.identity import whole_millisecond
-from scheduler.core.triggers import Trigger, TriggerError, parse_trigger
+from scheduler.core.triggers import Trigger, TriggerError, trigger_of
 from scheduler.store.invariants import Breach, NominalRow, Reign, Window
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -39,13 +39,16 @@ def _reigns_first(entry: Entry) -> tuple[int, bool]:
 def _balance(schedule_id: UUID, entries: Iterator[Entry], window: Window) -> Iterator[Breach]:
     reigns, rows = _split(entries)
     try:
-        triggers = [_trigger(reign) for reign in reigns if not reign.faulted]
+        triggers = [trigger_of(reign) for reign in reigns if not reign.faulted]
     except TriggerError as error:
         yield Breach(subject=str(schedule_id), detail=f"its trigger cannot be read: {error}")
         return
     readable = [reign for reign in reigns if not reign.faulted]
     expected = _Timeline(chain.from_iterable(map(_instants, readable, triggers)))
+    after_ends = {reign.revision for reign in reigns if reign.fixed_delay}
     for row in rows:
+        if row.revision in after_ends:
+            continue
         for problem in _settle(row, expected, window):
             yield Breach(subject=str(schedule_id), detail=problem)
     for gap in _missing(expected.take_to(window.until)):
@@ -116,12 +119,12 @@ def _missing(instants: Iterator[Instant]) -> Iterator[str]:
     yield f"{count} due {'instant' if count == 1 else 'instants'} without run or reason: {span}"
 
 
-def _trigger(reign: Reign) -> Trigger:
-    return parse_trigger(reign.trigger, start_at=reign.start_at, end_at=reign.end_at)
-
-
 def _instants(reign: Reign, trigger: Trigger) -> Iterator[Instant]:
-    """Of (begins_after, ends_at], less (began, resumed] of each pause."""
+    """Of (begins_after, ends_at], less (began, resumed] of each pause. With a fixed delay instants follow
+    from the ends of runs, so that none is known beforehand: any row is right, and none is missing.
+    """
+    if reign.fixed_delay:
+        return
     for begin, end in _stretches(reign):
         for instant in trigger.between(begin + _MICROSECOND, end + _MICROSECOND):
             yield Instant(due_at=whole_millisecond(instant), revision=reign.revision)

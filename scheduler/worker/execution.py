@@ -134,6 +134,7 @@ def _ending(
         fence=claimed.fence,
         schedule_id=claimed.schedule_id,
         slotted=claimed.slotted,
+        fixed_delay=claimed.fixed_delay,
         state=decision.state,
         outcome=outcome,
         result=result,

@@ -32,6 +32,8 @@ def candidate(seconds_ago: float = 0.1, **fields: Any) -> Candidate:
             "overdue": False,
             "target": "demo.record",
             "catch_up": "run_latest_only",
+            "catch_up_limit": 100,
+            "catch_up_window_s": None,
             "catch_up_after_s": 60,
             "priority": "normal",
             **fields,

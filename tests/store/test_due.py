@@ -27,6 +27,8 @@ def move(schedule: DueSchedule, to: datetime | None, *due_at: datetime, **fields
             **{
                 "id": uuid4(),
                 "due_at": instant,
+                "dispatch_at": instant,
+                "overlap": schedule.overlap,
                 "skip_reason": None,
                 "overdue": False,
                 "coalesced": 0,

@@ -13,8 +13,8 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from scheduler import definitions, operations, queries
-from scheduler.core.triggers import PreviewInstant
+from scheduler import operations, queries
+from scheduler.core.triggers import PreviewInstant, trigger_of
 from scheduler.errors import Conflict, ValidationFailed
 from scheduler.models import Occurrence, Schedule, ScheduleRevision, ScheduleState
 from tenants.dashboard import forms, presentation, trigger_words
@@ -123,7 +123,7 @@ def _next_at(schedule: Schedule, revision: ScheduleRevision, now: datetime) -> d
     """Not `next_due_at`: the tick moves that on some seconds before the instant comes."""
     if schedule.state != ScheduleState.ACTIVE:
         return None
-    return definitions.trigger_of(revision).next_after(now)
+    return trigger_of(revision).next_after(now)
 
 
 def _attention(tenant: Tenant, now: datetime) -> list[Occurrence]:

@@ -20,6 +20,7 @@ class InstantOutput(serializers.Serializer[PreviewInstant]):
 
 class PreviewOutput(serializers.Serializer[Any]):
     instants = InstantOutput(many=True)
+    words = serializers.CharField(help_text="The trigger in plain words.")
 
 
 class PreviewQuery(serializers.Serializer[Any]):

@@ -19,8 +19,11 @@ from api.pagination import page
 from api.runs import PAGE_PARAMETERS, RunOutput
 from api.views import ScheduleView, TenantView, body_of, refuse_unknown
 from scheduler import definitions, operations, queries
+from scheduler.backfill import Backfill, backfill_schedule
+from scheduler.explain import Explanation, explain
 from scheduler.models import Overlap, Schedule, ScheduleState
 from scheduler.orm import database_time
+from scheduler.trigger_words import plain_words
 from tenants.models import Role
 
 # Input --------------------------------------------------------------------------------------------
@@ -82,6 +85,23 @@ class TriggerBody(serializers.Serializer[Any]):
     )
 
 
+class BackfillBody(serializers.Serializer[Any]):
+    to = serializers.DateTimeField(help_text="Not included; not later than now.")
+    overlap = serializers.CharField(
+        default=None, allow_null=True, help_text="By default the runs wait for each other."
+    )
+    rerun = serializers.BooleanField(default=False, help_text="Also where there is a run already.")
+    dry_run = serializers.BooleanField(default=False)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """`from` is a word of Python."""
+        return {**super().get_fields(), "from": serializers.DateTimeField(help_text="RFC 3339; included.")}
+
+
+class ExplainQuery(serializers.Serializer[Any]):
+    at = serializers.DateTimeField(help_text="RFC 3339, with an offset.")
+
+
 def read_body(serializer: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
     return _validated(serializer, body_of(request))
 
@@ -140,6 +160,34 @@ class SchedulePageOutput(serializers.Serializer[Any]):
     results = ScheduleOutput(many=True)
     next = serializers.URLField(allow_null=True)
     previous = serializers.URLField(allow_null=True)
+
+
+class ExplanationOutput(serializers.Serializer[Explanation]):
+    at = serializers.DateTimeField()
+    reason = serializers.CharField(
+        help_text="`run`, `skipped`, `coalesced`, `planned`, `behind`, `paused`, `replaced`, `excluded`,"
+        " `dst`, `out_of_bounds`, `not_due`, `before_creation`, `cancelled`, `limit`, `faulted`, `after_run`"
+        " or `unaccounted`."
+    )
+    sentence = serializers.CharField()
+    revision = serializers.IntegerField(allow_null=True)
+    run_id = serializers.UUIDField(allow_null=True)
+    notes = serializers.ListField(child=serializers.CharField())
+
+
+class BackfillOutput(serializers.Serializer[Backfill]):
+    instants = serializers.IntegerField(help_text="`existing` and `missing` together.")
+    existing = serializers.IntegerField()
+    missing = serializers.IntegerField()
+    runs = serializers.IntegerField(help_text="How many were made, or would be.")
+
+
+class EditPreviewOutput(serializers.Serializer[Any]):
+    old = InstantOutput(many=True)
+    new = InstantOutput(many=True)
+    dropped = serializers.ListField(child=serializers.DateTimeField())
+    added = serializers.ListField(child=serializers.DateTimeField())
+    words = serializers.CharField()
 
 
 class TriggeredOutput(serializers.Serializer[Any]):
@@ -310,14 +358,75 @@ class ScheduleTrigger(ScheduleView):
 
 
 class SchedulePreview(ScheduleView):
-    roles = {"GET": Role.VIEWER}
+    roles = {"GET": Role.VIEWER, "POST": Role.VIEWER}
 
     @extend_schema(operation_id="preview_schedule", parameters=[PreviewQuery], responses=PreviewOutput)
     def get(self, request: Request, schedule_id: UUID) -> Response:
         """The instants of the revision in force, from `from` on."""
         asked = read_query(PreviewQuery, request)
-        instants = queries.preview(self.schedule, asked["count"], start=asked.get("from"))
-        return Response({"instants": shown(instants)})
+        revision = queries.revision(self.schedule)
+        instants = queries.preview(self.schedule, asked["count"], start=asked.get("from"), revision=revision)
+        return Response({"instants": shown(instants), "words": plain_words(revision.trigger)})
+
+    @extend_schema(
+        operation_id="preview_edit",
+        parameters=[PreviewQuery],
+        request=DraftBody,
+        responses=EditPreviewOutput,
+    )
+    def post(self, request: Request, schedule_id: UUID) -> Response:
+        """Old against new: what a PATCH with this body would do to the coming instants."""
+        asked = read_query(PreviewQuery, request)
+        found = queries.preview_edit(
+            self.tenant, self.schedule, body_of(request), asked["count"], start=asked.get("from")
+        )
+        return Response(
+            {
+                "old": shown(found.old),
+                "new": shown(found.new),
+                "dropped": [definitions.rfc3339(instant) for instant in found.dropped],
+                "added": [definitions.rfc3339(instant) for instant in found.added],
+                "words": found.words,
+            }
+        )
+
+
+class ScheduleExplain(ScheduleView):
+    roles = {"GET": Role.VIEWER}
+
+    @extend_schema(operation_id="explain_schedule", parameters=[ExplainQuery], responses=ExplanationOutput)
+    def get(self, request: Request, schedule_id: UUID) -> Response:
+        """Why it did, did not, or will run at that instant, by the revision in force then."""
+        found = explain(self.schedule, read_query(ExplainQuery, request)["at"])
+        return Response(ExplanationOutput(found).data)
+
+
+class ScheduleBackfill(ScheduleView):
+    roles = {"POST": Role.OPERATOR}
+
+    @extend_schema(
+        operation_id="backfill_schedule",
+        parameters=[IDEMPOTENCY_KEY],
+        request=BackfillBody,
+        responses={202: BackfillOutput},
+    )
+    def post(self, request: Request, schedule_id: UUID) -> Response:
+        """Make runs for the past instants of [from, to) that have none. `dry_run` only counts."""
+        return answer_once(request, lambda: self._backfill(request))
+
+    def _backfill(self, request: Request) -> Response:
+        body = read_body(BackfillBody, request)
+        key = key_of(request)
+        done = backfill_schedule(
+            self.tenant,
+            self.schedule.id,
+            begin=body.pop("from"),
+            end=body.pop("to"),
+            **body,
+            request_key=uuid5(self.tenant.id, key) if key else uuid4(),
+            actor=actor_of(request),
+        )
+        return Response({**BackfillOutput(done).data, "dry_run": body["dry_run"]}, status=202)
 
 
 class DraftPreview(TenantView):
@@ -329,7 +438,6 @@ class DraftPreview(TenantView):
     def post(self, request: Request) -> Response:
         """The instants that this body would give. Nothing is stored, and only `trigger` is needed."""
         asked = read_query(PreviewQuery, request)
-        instants = queries.preview_draft(
-            self.tenant, body_of(request), asked["count"], start=asked.get("from")
-        )
-        return Response({"instants": shown(instants)})
+        draft = body_of(request)
+        instants = queries.preview_draft(self.tenant, draft, asked["count"], start=asked.get("from"))
+        return Response({"instants": shown(instants), "words": plain_words(draft["trigger"])})

@@ -16,6 +16,14 @@ urlpatterns = [
     path(
         "schedules/<uuid:schedule_id>/preview", schedules.SchedulePreview.as_view(), name="schedule-preview"
     ),
+    path(
+        "schedules/<uuid:schedule_id>/explain", schedules.ScheduleExplain.as_view(), name="schedule-explain"
+    ),
+    path(
+        "schedules/<uuid:schedule_id>/backfill",
+        schedules.ScheduleBackfill.as_view(),
+        name="schedule-backfill",
+    ),
     path("schedules/<uuid:schedule_id>/runs", runs.ScheduleRuns.as_view(), name="schedule-runs"),
     path("runs", runs.Runs.as_view(), name="runs"),
     path("runs/<uuid:run_id>", runs.Run.as_view(), name="run"),

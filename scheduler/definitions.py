@@ -6,7 +6,7 @@ The body is the one of 06-api.md. A field that is absent or null has its default
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -177,6 +177,19 @@ def read_instants(tenant: Tenant, body: Mapping[str, Any], *, now: datetime) -> 
     reading.raise_errors()
     assert reading.parsed is not None
     return reading.parsed
+
+
+def check_calendar(name: str, days: Sequence[Any]) -> None:
+    """Raises ValidationFailed when the calendar cannot be read by a schedule that names it."""
+    try:
+        _name(Field(path="name", value=name))
+        parse_trigger(
+            {"cron": {"expressions": ["0 0 * * *"], "timezone": "UTC"}},
+            exclusions=[{"calendar": name}],
+            calendars={name: list(days)},
+        )
+    except TriggerError as error:
+        raise ValidationFailed(FieldError(field=error.field, code=error.code, detail=error.detail)) from None
 
 
 def body_of(name: str, revision: ScheduleRevision | Definition) -> dict[str, Any]:

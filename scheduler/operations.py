@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from scheduler import definitions
 from scheduler.core import identity, rest
@@ -27,6 +27,7 @@ from scheduler.core.triggers import trigger_of
 from scheduler.definitions import Current, Definition
 from scheduler.errors import Conflict, FieldError, NotFound, StaleRevision, ValidationFailed
 from scheduler.models import (
+    Calendar,
     Occurrence,
     Overlap,
     PauseInterval,
@@ -277,7 +278,7 @@ def _take_back(current: Current, now: datetime) -> _Left:
     has just queued.
     """
     schedule, revision, connection = current.schedule, current.revision, raw_connection()
-    _settle(schedule.id, now)
+    settle(schedule.id, now)
     withdrawn = schedules.withdraw_look_ahead(connection, schedule.id, now=now)
     position = Schedule.objects.values("last_due_at", "next_due_at").get(id=schedule.id)
     last_due_at = position["last_due_at"]
@@ -295,8 +296,8 @@ def _take_back(current: Current, now: datetime) -> _Left:
     return _Left(accounted_until=last_accounted if at_limit else goes_on_from, goes_on_from=goes_on_from)
 
 
-def _settle(schedule_id: UUID, now: datetime) -> None:
-    """Materialise what is due up to `now`, as the tick would have done next."""
+def settle(schedule_id: UUID, now: datetime) -> None:
+    """Materialise what is due up to `now`, as the tick would have done next. The schedule is locked."""
     connection = raw_connection()
     while (position := due.due_schedule(connection, schedule_id)) and position.next_due_at <= now:
         try:
@@ -484,6 +485,47 @@ def _find_run(tenant: Tenant, run_id: UUID) -> Occurrence:
     if run is None:
         raise NotFound("No such run.")
     return run
+
+
+# Calendars ----------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def put_calendar(tenant: Tenant, name: str, days: Sequence[Any], *, actor: Actor) -> list[AppliedChange]:
+    """Make or replace a calendar: dates (`"2026-12-25"`) and ranges (`{"from", "to"}`, inclusive).
+
+    A schedule keeps the calendars it names as they were, so each that names this one gets a new revision.
+    Raises ValidationFailed when a date cannot be read, or a schedule would never fire any more.
+    """
+    definitions.check_calendar(name, days)
+    quotas.lock(tenant)  # before any schedule, as creating does
+    now = database_time()
+    Calendar.objects.update_or_create(
+        tenant=tenant, name=name, defaults={"days": list(days), "updated_at": now}
+    )
+    record(
+        actor,
+        "calendar.put",
+        tenant=tenant,
+        at=now,
+        subject_kind="calendar",
+        subject_id=tenant.id,
+        after={"name": name, "days": len(days)},
+    )
+    in_force = ScheduleRevision.objects.filter(
+        schedule=OuterRef("pk"), number=OuterRef("revision"), calendars__has_key=name
+    )
+    naming = _living(tenant).filter(Exists(in_force)).order_by("id").select_for_update()
+    return [_reread(schedule, actor=actor) for schedule in naming]
+
+
+def _reread(schedule: Schedule, *, actor: Actor) -> AppliedChange:
+    """The same body again: what it refers to has changed."""
+    now, current = database_time(), _current(schedule)
+    body = definitions.body_of(schedule.name, current.revision)
+    definition = definitions.read(schedule.tenant, body, now=now, current=current)
+    changes = _edit(current, definition, now=now, actor=actor)
+    return AppliedChange(name=schedule.name, action="edited" if changes else "unchanged", changes=changes)
 
 
 # Definitions kept elsewhere -----------------------------------------------------------------------

@@ -4,13 +4,14 @@ The admin console sees all tenants, through `all_tenants_*` and nothing else.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import CharField, Exists, OuterRef, QuerySet, Subquery
 
-from scheduler import definitions
+from scheduler import definitions, trigger_words
 from scheduler.core.states import TERMINAL, SkipReason, State, WaitReason
 from scheduler.core.triggers import PreviewInstant, trigger_of
 from scheduler.definitions import allowed_targets
@@ -136,9 +137,58 @@ def preview_draft(
     tenant: Tenant, draft: Mapping[str, Any], count: int = 10, *, start: datetime | None = None
 ) -> list[PreviewInstant]:
     """The instants that a body would give from `start` (default: now). Of the body only what decides about
-    instants is read (`trigger`, `start_at`, `end_at`); others may be absent. Raises ValidationFailed."""
+    instants is read (trigger, bounds, exclusions); others may be absent. Raises ValidationFailed."""
     now = database_time()
     return definitions.read_instants(tenant, draft, now=now).preview(start or now, count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditPreview:
+    """The coming instants as they are and as a draft would have them.
+
+    `dropped` and `added` tell them apart, as far as both lists reach. `words`: the draft's trigger in words.
+    """
+
+    old: list[PreviewInstant]
+    new: list[PreviewInstant]
+    dropped: list[datetime]
+    added: list[datetime]
+    words: str
+
+
+def preview_edit(
+    tenant: Tenant,
+    schedule: Schedule,
+    changes: Mapping[str, Any],
+    count: int = 10,
+    *,
+    start: datetime | None = None,
+) -> EditPreview:
+    """What an edit by `changes` would do to the instants from `start` (default: now) on. Nothing is stored.
+
+    Raises ValidationFailed.
+    """
+    now = database_time()
+    in_force = revision(schedule)
+    body = {**definitions.body_of(schedule.name, in_force), **changes}
+    current = definitions.Current(schedule=schedule, revision=in_force)
+    draft = definitions.read(tenant, body, now=now, current=current)
+    old = trigger_of(in_force).preview(start or now, count)
+    new = draft.parsed_trigger().preview(start or now, count)
+    before, after = ([instant.utc for instant in instants] for instants in (old, new))
+    return EditPreview(
+        old=old,
+        new=new,
+        dropped=_only_in(before, after, count),
+        added=_only_in(after, before, count),
+        words=trigger_words.plain_words(draft.trigger),
+    )
+
+
+def _only_in(instants: list[datetime], others: list[datetime], count: int) -> list[datetime]:
+    """Where the other list was cut off after `count`, what lies beyond its end is not known to be missing."""
+    reach = others[-1] if len(others) == count else None
+    return [instant for instant in instants if instant not in others and (reach is None or instant <= reach)]
 
 
 # Runs ---------------------------------------------------------------------------------------------

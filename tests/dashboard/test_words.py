@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from scheduler.core.triggers import parse_trigger
+from scheduler.trigger_words import plain_words, zone_name
 from tenants.dashboard import presentation
-from tenants.dashboard.trigger_words import plain_words, zone_name
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

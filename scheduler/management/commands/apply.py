@@ -14,9 +14,9 @@ from django.utils.module_loading import autodiscover_modules
 
 from scheduler import operations
 from scheduler.errors import Conflict, ValidationFailed
+from scheduler.management.tenants import tenant_named
 from scheduler.operations import AppliedChange
 from scheduler.worker import registry
-from tenants.models import Tenant
 from tenants.operations import Actor
 
 ACTOR: Final = Actor(name="manage.py apply")
@@ -40,7 +40,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         drafts = _drafts_in(options["file"])
-        tenant = _tenant(options["tenant"])
+        tenant = tenant_named(options["tenant"])
         _import_jobs()
         dry_run, prune = options["dry_run"], options["prune"]
         try:
@@ -68,18 +68,6 @@ def _import_jobs() -> None:
     autodiscover_modules("jobs")
     for name in settings.FENCEPOST.jobs:
         import_module(name)
-
-
-def _tenant(slug: str | None) -> Tenant:
-    if slug is None:
-        tenants = list(Tenant.objects.all()[:2])
-        if len(tenants) != 1:
-            raise CommandError("Say whose schedules these are: --tenant SLUG.")
-        return tenants[0]
-    tenant = Tenant.objects.filter(slug=slug).first()
-    if tenant is None:
-        raise CommandError(f"There is no tenant '{slug}'. Make it by: manage.py create_tenant {slug}")
-    return tenant
 
 
 def _drafts_in(path: Path) -> list[Any]:

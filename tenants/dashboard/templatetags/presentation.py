@@ -9,7 +9,8 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from tenants.dashboard import presentation, trigger_words
+from scheduler import trigger_words
+from tenants.dashboard import presentation
 
 register = template.Library()
 

@@ -10,12 +10,12 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from scheduler import operations, queries
+from scheduler import operations, queries, trigger_words
 from scheduler.core.states import LIVE, State
 from scheduler.errors import Conflict
 from scheduler.models import Occurrence
 from scheduler.orm import run_key
-from tenants.dashboard import presentation, trigger_words
+from tenants.dashboard import presentation
 from tenants.dashboard.live import render_live
 from tenants.dashboard.members import MemberRequest, actor_of, members_only
 from tenants.models import Role

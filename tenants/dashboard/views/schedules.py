@@ -13,11 +13,11 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from scheduler import operations, queries
+from scheduler import operations, queries, trigger_words
 from scheduler.core.triggers import PreviewInstant, trigger_of
 from scheduler.errors import Conflict, ValidationFailed
 from scheduler.models import Occurrence, Schedule, ScheduleRevision, ScheduleState
-from tenants.dashboard import forms, presentation, trigger_words
+from tenants.dashboard import forms, presentation
 from tenants.dashboard.live import render_live
 from tenants.dashboard.members import MemberRequest, actor_of, members_only
 from tenants.models import Role, Tenant

@@ -99,7 +99,7 @@ class BackfillBody(serializers.Serializer[Any]):
 
 
 class ExplainQuery(serializers.Serializer[Any]):
-    at = serializers.DateTimeField(help_text="RFC 3339, with an offset.")
+    at = serializers.DateTimeField(required=False, help_text="RFC 3339; by default now.")
 
 
 def read_body(serializer: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
@@ -358,7 +358,7 @@ class ScheduleTrigger(ScheduleView):
 
 
 class SchedulePreview(ScheduleView):
-    roles = {"GET": Role.VIEWER, "POST": Role.VIEWER}
+    roles = {"GET": Role.VIEWER, "POST": Role.EDITOR}
 
     @extend_schema(operation_id="preview_schedule", parameters=[PreviewQuery], responses=PreviewOutput)
     def get(self, request: Request, schedule_id: UUID) -> Response:
@@ -397,7 +397,7 @@ class ScheduleExplain(ScheduleView):
     @extend_schema(operation_id="explain_schedule", parameters=[ExplainQuery], responses=ExplanationOutput)
     def get(self, request: Request, schedule_id: UUID) -> Response:
         """Why it did, did not, or will run at that instant, by the revision in force then."""
-        found = explain(self.schedule, read_query(ExplainQuery, request)["at"])
+        found = explain(self.schedule, read_query(ExplainQuery, request).get("at") or database_time())
         return Response(ExplanationOutput(found).data)
 
 

@@ -149,7 +149,10 @@ class Field:
         text = self.text()
         if _DATE.fullmatch(text) is None:
             raise self.refuse("invalid_date", f"{shown(text)} is not a date such as '2026-12-24'.")
-        return self._calendar(date.fromisoformat, text)
+        day = self._calendar(date.fromisoformat, text)
+        if not CALENDAR_START.date() <= day < CALENDAR_END.date():
+            raise self.refuse("out_of_range", "the date lies outside the years 1900 to 2199.")
+        return day
 
     def _calendar(self, parse: Callable[[str], Moment], text: str) -> Moment:
         try:

@@ -212,10 +212,53 @@ class TestActions:
         assert resumed["state"] == "active"
         assert resumed["next_due_at"] == created.json()["next_due_at"]
 
-    def test_resume_by_catching_up_is_refused(self, alice: APIClient) -> None:
+    def test_resume_by_catching_up_goes_back_to_where_the_pause_began(self, alice: APIClient) -> None:
+        created = create(alice, trigger=every(1))
+        alice.post(url(created, "/pause"))
+        wrong = alice.post(url(created, "/resume"), {"resume": "catchup"})
+        assert wrong.json()["errors"][0]["code"] == "invalid_choice"
+        assert alice.post(url(created, "/resume"), {"resume": "catch_up"}).json()["state"] == "active"
+
+    def test_timing_fields_are_shown_as_they_were_sent(self, alice: APIClient) -> None:
+        sent = {
+            "max_occurrences": 3,
+            "exclusions": [{"date": "2030-12-24"}],
+            "on_excluded": "next_business_day",
+            "flexible_window_s": 60,
+            "catch_up": "run_all",
+            "catch_up_limit": 5,
+            "catch_up_window_s": 3600,
+            "mode": "fixed_delay",
+        }
+        shown = create(alice, **sent).json()
+        assert {name: shown[name] for name in sent} == sent
+
+    def test_explains_an_instant(self, alice: APIClient) -> None:
         created = create(alice)
-        answer = alice.post(url(created, "/resume"), {"resume": "catch_up"})
-        assert answer.json()["errors"][0]["code"] == "not_supported_yet"
+        due = created.json()["next_due_at"]
+        shown = alice.get(url(created, f"/explain?at={due}")).json()
+        assert (shown["at"], shown["reason"], shown["revision"]) == (due, "planned", 1)
+        assert alice.get(url(created, "/explain?at=noon")).status_code == 400
+
+    def test_previews_an_edit_old_against_new(self, alice: APIClient) -> None:
+        created = create(alice)
+        hourly = {"trigger": {"cron": {"expressions": ["0 * * * *"], "timezone": "Europe/Berlin"}}}
+        shown = alice.post(url(created, "/preview?count=2"), hourly).json()
+        assert shown["old"][0]["utc"] == created.json()["next_due_at"]
+        assert (len(shown["new"]), shown["dropped"], shown["words"]) == (2, [], "Every hour")
+        assert alice.get(url(created)).json()["revision"] == 1
+        wrong = alice.post(url(created, "/preview"), {"mode": "sometimes"})
+        assert wrong.json()["errors"][0]["field"] == "mode"
+
+    def test_backfills_once_for_one_key(self, alice: APIClient) -> None:
+        created = create(alice, trigger=every(3600, anchor="2026-01-01T00:00:00Z"))
+        asked = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
+        counted = alice.post(url(created, "/backfill"), {**asked, "dry_run": True}).json()
+        assert counted == {"instants": 24, "existing": 0, "missing": 24, "runs": 24, "dry_run": True}
+        for _ in range(2):
+            answer = alice.post(url(created, "/backfill"), asked, headers={"Idempotency-Key": "once"})
+            assert (answer.status_code, answer.json()["runs"]) == (202, 24)
+        assert alice.post(url(created, "/backfill"), asked).json()["missing"] == 0
 
     def test_delete_twice_and_read_on(self, alice: APIClient) -> None:
         created = create(alice)

@@ -10,6 +10,7 @@ from scheduler.processes.ownership import Ownership
 from scheduler.processes.tick import Tick
 from scheduler.store import invariants, rest
 from scheduler.store.invariants import Window
+from scheduler.store.statements import Connection
 from scheduler.testing.accounts import unbalanced
 from tests.core.cases import instant
 
@@ -80,8 +81,15 @@ def _columns(state: str, now: datetime) -> dict[str, Any]:
     return {**columns, "finished_at": now}
 
 
+class _Everything(Ownership):
+    """Owns all shards without asking, for a real one would say that the database's clock is far off."""
+
+    def hold(self, connection: Connection, now: datetime) -> list[int]:
+        return list(range(256))
+
+
 def _tick() -> Tick:
-    everything = Ownership("tick", shard_count=256, wanted=range(256), lease_s=6, ignore=True)
+    everything = _Everything("tick", shard_count=256, wanted=range(256), lease_s=6, ignore=True)
     return Tick(everything, look_ahead_s=LOOK_AHEAD_S, batch=1000)
 
 

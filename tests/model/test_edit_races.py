@@ -119,7 +119,7 @@ def afresh() -> Schedule:
 
 
 @settings(
-    max_examples=30,
+    max_examples=10,
     deadline=None,
     phases=[Phase.explicit, Phase.generate, Phase.target],  # an order is replayed by its seed, not shrunk:
     suppress_health_check=list(HealthCheck),  # the clock goes on meanwhile

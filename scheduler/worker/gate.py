@@ -300,5 +300,6 @@ class Gate(bootsteps.StartStopStep):
             # Threads cannot be ended, and Celery would wait for them. Their session is closed: the sweep
             # takes these runs up again at once.
             telemetry.trouble("left_running", runs=left)
+        if left or not self._consumer.hub:  # without an event loop Celery looks up every two seconds only
             os._exit(0)
         state.should_stop = 0  # type: ignore[assignment]  # stubs know None alone; it is an exit code

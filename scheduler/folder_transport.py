@@ -19,12 +19,12 @@ SCHEME: Final = "filesystem"
 
 
 class Channel(filesystem.Channel):
-    def _put(self, queue: str, message: Any, **_: Any) -> None:
+    def _put(self, queue: str, payload: Any, **_: Any) -> None:  # type: ignore[override]  # its bases differ
         """A message is there whole or not at all. The name is kombu's: readers take them in its order."""
         name = f"{round(time.monotonic() * 1000)}_{uuid4()}.{queue}.msg"
         folder = Path(self.data_folder_out)
         unfinished = folder / f".{name}"
-        unfinished.write_bytes(str_to_bytes(dumps(message)))
+        unfinished.write_bytes(str_to_bytes(dumps(payload)))
         os.replace(unfinished, folder / name)
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:

@@ -118,10 +118,10 @@ _DEFINITIONS = (
     b" FROM unnest(%(ids)s::uuid[], %(shards)s::int[]) AS s(id, shard)",
     # A round of a bench may come late; what it measures is not the catch-up.
     b"INSERT INTO schedule_revision (schedule_id, number, target_id, target_name, payload, trigger, catch_up,"
-    b"    catch_up_after_s, overlap, retry, timeout_s, cancel_grace_s, late_after_s, priority, tags,"
-    b"    description, created_at, created_by, effective_from)"
+    b"    catch_up_after_s, overlap, buffer_limit, retry, timeout_s, cancel_grace_s, late_after_s, priority,"
+    b"    tags, description, created_at, created_by, effective_from)"
     b" SELECT id, 1, (SELECT id FROM target WHERE name = 'bench.noop'), 'bench.noop', '{}', %(trigger)s,"
-    b"    'run_latest_only', 86400, 'allow', '{\"max_attempts\": 5}', 300, 30, 30, 'normal', '[]', '',"
+    b"    'run_latest_only', 86400, 'allow', 1000, '{\"max_attempts\": 5}', 300, 30, 30, 'normal', '[]', '',"
     b"    %(now)s, 'bench', %(now)s"
     b" FROM unnest(%(ids)s::uuid[]) AS s(id)",
 )

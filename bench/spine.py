@@ -71,13 +71,15 @@ class Lateness:
 class Bench:
     """Each round has a due instant of its own, in the past, so that everything may go at once."""
 
-    def __init__(self, on: Ground) -> None:
+    def __init__(self, on: Ground, *, rows: int = ROWS) -> None:
         self.ground = on
+        self.rows = rows
+        now = database_now(on.connection).replace(microsecond=0)
         self.connection = on.connection
         self.schedules = make_schedules(
-            self.connection, ROWS, every_s=30 * 86400, anchor=self._whole_second() - timedelta(seconds=1)
+            self.connection, rows, every_s=30 * 86400, anchor=now - timedelta(seconds=1)
         )
-        self.moments = (self._whole_second() - timedelta(minutes=10, seconds=n) for n in count())
+        self.moments = (now - timedelta(minutes=10, seconds=number) for number in count())
         self.tick = Tick(_ownership("tick"), look_ahead_s=10, batch=INSERT_BATCH)
         self.relay = Relay(_ownership("relay"), ConfirmingPublisher(on.broker_url))
         self.raw = RawPublisher(on.broker_url)
@@ -92,19 +94,24 @@ class Bench:
         ]
         return rates, self.lateness()
 
+    def close(self) -> None:
+        self.tick.retire(self.connection)
+        self.relay.retire(self.connection)
+        self.raw.close()
+
     # Tick and plain INSERT ----------------------------------------------------------------------
 
     def ticked(self) -> float:
-        self._make_due(ROWS)
+        self._make_due(self.rows)
         began = time.perf_counter()
         self._tick()
-        return ROWS / (time.perf_counter() - began)
+        return self.rows / (time.perf_counter() - began)
 
     def inserted(self) -> float:
         moment = next(self.moments)
         batches = [
             self._plain_rows(moment, self.schedules[begin : begin + INSERT_BATCH])
-            for begin in range(0, ROWS, INSERT_BATCH)
+            for begin in range(0, self.rows, INSERT_BATCH)
         ]
         began = time.perf_counter()
         for batch in batches:
@@ -113,7 +120,7 @@ class Bench:
                 self.connection.execute(_INSERT_OUTBOX, batch)
         elapsed_s = time.perf_counter() - began
         self._forget(moment)
-        return ROWS / elapsed_s
+        return self.rows / elapsed_s
 
     # Relay and raw publishing -------------------------------------------------------------------
 
@@ -124,14 +131,14 @@ class Bench:
         elapsed_s = time.perf_counter() - began
         self.raw.purge(queue_name("normal"))
         self.connection.execute(_GIVE_UP)
-        return ROWS / elapsed_s
+        return self.rows / elapsed_s
 
     def published(self) -> float:
         began = time.perf_counter()
-        self.raw.publish(RAW_QUEUE, plain.TASK, ROWS)
+        self.raw.publish(RAW_QUEUE, plain.TASK, self.rows)
         elapsed_s = time.perf_counter() - began
         self.raw.purge(RAW_QUEUE)
-        return ROWS / elapsed_s
+        return self.rows / elapsed_s
 
     # Worker and plain Celery --------------------------------------------------------------------
 
@@ -171,13 +178,13 @@ class Bench:
         self.relay.retire(self.connection)
         for name in ("tick", "relay", "sweep"):
             self.ground.launch(name)
-        since = self._whole_second() + timedelta(seconds=WARM_UP_S)
+        wait_until(lambda: self._row(_OWNED)[0] == 2 * len(SHARDS), 60)
+        now = database_now(self.connection).replace(microsecond=0)
+        since = now + timedelta(seconds=WARM_UP_S)
         make_schedules(self.connection, RATE_PER_S, every_s=1, anchor=since - timedelta(seconds=1))
         until = since + timedelta(seconds=WATCHED_S)
         window = {"since": since, "until": until}
-        wait_until(
-            lambda: database_now(self.connection) > until and not self._unfinished(until), 240, interval=0.2
-        )
+        wait_until(lambda: self._row(_LATENESS, window)[0] == RATE_PER_S * WATCHED_S, 240, interval=0.5)
         runs, p50_ms, p99_ms = self._row(_LATENESS, window)
         return Lateness(asked_per_s=RATE_PER_S, runs=runs, p50_ms=p50_ms, p99_ms=p99_ms)
 
@@ -219,9 +226,6 @@ class Bench:
     def _plain_rounds(self) -> list[float]:
         return list(map(float, self.plain_times.read_text().split())) if self.plain_times.exists() else []
 
-    def _whole_second(self) -> datetime:
-        return database_now(self.connection).replace(microsecond=0)
-
     def _row(self, statement: bytes, parameters: dict[str, Any] | None = None) -> tuple[Any, ...]:
         found: tuple[Any, ...] | None = self.connection.execute(statement, parameters).fetchone()
         assert found is not None
@@ -247,9 +251,9 @@ def _rate(stage: str, pairs: list[tuple[float, float]]) -> Rate:
 
 
 _INSERT_OCCURRENCES = b"""
-INSERT INTO occurrence (id, due_at, schedule_id, revision, origin, tenant_id, shard, slotted, state,
+INSERT INTO occurrence (id, due_at, schedule_id, revision, origin, tenant_id, shard, overlap, state,
                         wait_reason, dispatch_at, created_at, tzdata_version)
-SELECT id, %(moment)s, schedule_id, 1, 'schedule', schedule_id, shard, false, 'PENDING', 'due', %(moment)s,
+SELECT id, %(moment)s, schedule_id, 1, 'schedule', schedule_id, shard, 'allow', 'PENDING', 'due', %(moment)s,
        %(moment)s, 'bench'
 FROM unnest(%(ids)s::uuid[], %(schedules)s::uuid[], %(shards)s::int[]) AS r(id, schedule_id, shard)
 """
@@ -261,6 +265,7 @@ FROM unnest(%(ids)s::uuid[], %(shards)s::int[]) AS r(id, shard)
 _GIVE_UP = (
     b"UPDATE occurrence SET state = 'CANCELLED', finished_at = clock_timestamp() WHERE state = 'QUEUED'"
 )
+_OWNED = b"SELECT count(*) FROM shard_lease WHERE expires_at > clock_timestamp()"
 _LATENESS = b"""
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY late_ms),
        percentile_cont(0.99) WITHIN GROUP (ORDER BY late_ms)
@@ -290,7 +295,9 @@ def main(arguments: list[str]) -> int:
     as_json = parser.parse_args(arguments).json
     with ground() as on:
         circumstances = _circumstances(on)
-        rates, lateness = Bench(on).measure()
+        bench = Bench(on)
+        rates, lateness = bench.measure()
+        bench.close()
     if as_json:
         figures = {"rates": [asdict(rate) for rate in rates], "due_to_start": asdict(lateness)}
         print(json.dumps({"bench": "spine", **circumstances, **figures}, indent=2))

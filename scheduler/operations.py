@@ -199,6 +199,9 @@ def _edit(
         _aim(schedule, definition, effective_from)
     _save_named(schedule)
     _add_revision(schedule, definition, now=now, effective_from=effective_from, actor=actor)
+    schedules.keep_called_off(
+        raw_connection(), schedule.id, revision=schedule.revision, effective_from=effective_from
+    )
     _record(
         actor,
         "schedule.edit",
@@ -275,7 +278,8 @@ def _take_back(current: Current, now: datetime) -> _Left:
     """Leave the ledger as the definition so far has it up to `now`, and nothing of it beyond.
 
     What is due and not met by a tick yet becomes rows; what lies ahead is withdrawn, except what a release
-    has just queued.
+    has just queued. A run that was called off ahead of its time stays too, but nothing begins at it: its
+    neighbours are gone.
     """
     schedule, revision, connection = current.schedule, current.revision, raw_connection()
     settle(schedule.id, now)
@@ -283,7 +287,7 @@ def _take_back(current: Current, now: datetime) -> _Left:
     position = Schedule.objects.values("last_due_at", "next_due_at").get(id=schedule.id)
     last_due_at = position["last_due_at"]
     if withdrawn:
-        last_due_at = schedules.last_nominal(connection, schedule.id)
+        last_due_at = schedules.last_nominal(connection, schedule.id, now=now)
     schedule.last_due_at = last_due_at
     goes_on_from = max(now, last_due_at) if last_due_at else now
     at_limit = (
@@ -455,15 +459,15 @@ def cancel_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
 
     Raises Conflict with the state when the run is over, or its outcome unknown.
     """
-    run = _find_run(tenant, run_id)
-    connection, now = raw_connection(), database_time()
+    connection, run = raw_connection(), _find_run(tenant, run_id)
     key = schedules.RunKey(run.due_at, run.id)
     if run.slotted:
         schedules.lock_slot(connection, run.schedule_id)
     schedules.lock_run(connection, key)
+    run = _find_run(tenant, run_id)  # while we waited it may have moved on, or an edit may have withdrawn it
+    before, now = run.state, database_time()
     touched = schedules.cancel(connection, [key], now=now)
     wake(connection, [run.schedule_id])
-    before = run.state
     run.refresh_from_db()
     if run.id not in touched:
         raise Conflict(f"The run is {run.state} and cannot be cancelled.", state=run.state)

@@ -27,15 +27,26 @@ Answer: TypeAlias = Callable[[UUID | Refusal], None]
 class Worker:
     """Claims runs, executes them under their fences and writes their ends.
 
-    `load` is asked at each renewal for what the process has to say of itself.
+    `load` is asked at each renewal for what the process has to say of itself; `abandoned` is called when the
+    session ran out unrenewed while runs were held.
     """
 
-    def __init__(self, connect: Connect, *, name: str, session_s: float, load: Callable[[], Load]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        name: str,
+        session_s: float,
+        load: Callable[[], Load],
+        abandoned: Callable[[], None],
+    ) -> None:
         self._held: dict[UUID, Held] = {}
         self._lock = threading.Lock()
         self._flusher = Flusher(connect)
         self._progress = _ProgressLine(connect)
-        self._session = SessionKeeper(connect, worker=name, length_s=session_s, load=load, held=self.held)
+        self._session = SessionKeeper(
+            connect, worker=name, length_s=session_s, load=load, held=self.held, abandoned=abandoned
+        )
 
     def start(self) -> None:
         self._flusher.start()

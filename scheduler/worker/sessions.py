@@ -20,7 +20,8 @@ RETRY_S = 0.5
 class SessionKeeper(threading.Thread):
     """Opens a session, renews it, and tells held runs that they are lost or cancelled.
 
-    A session that could not be renewed in time is over, with everything it held; a new one begins.
+    A session that could not be renewed in time is over, with everything it held; a new one begins. Where it
+    is the database that cannot be reached, `abandoned` is called: whoever holds runs then had better leave.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class SessionKeeper(threading.Thread):
         length_s: float,
         load: Callable[[], Load],
         held: Callable[[], list[Held]],
+        abandoned: Callable[[], None],
     ) -> None:
         super().__init__(name="fencepost-session", daemon=True)
         self._connect = connect
@@ -38,6 +40,7 @@ class SessionKeeper(threading.Thread):
         self._length_s = length_s
         self._load = load
         self._held = held
+        self._abandoned = abandoned
         self._connection: Connection | None = None
         self._session_id: UUID | None = None
         self._good_until = 0.0
@@ -77,6 +80,9 @@ class SessionKeeper(threading.Thread):
         except psycopg.OperationalError as error:
             telemetry.trouble("session_not_renewed", error=str(error).strip())
             self._drop_connection()
+            if self._session_id is not None and self.session_id is None and self._held():
+                self._lose_everything()
+                self._abandoned()
             return min(RETRY_S, self._length_s / 10)
 
     def _open(self, connection: Connection) -> None:

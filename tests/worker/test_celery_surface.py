@@ -5,6 +5,7 @@ When one of these fails after an upgrade, read gate.py before changing the pin.
 
 import inspect
 
+from amqp import Channel
 from celery import bootsteps
 from celery.concurrency.base import BasePool
 from celery.worker import state, strategy
@@ -40,6 +41,7 @@ def test_consumer_tags_are_kept_as_the_gate_expects() -> None:
     assert "_active_tags" in inspect.getsource(TaskConsumer.__init__)
     assert hasattr(TaskConsumer, "_receive_callback")
     assert "nowait" in inspect.signature(Queue.consume).parameters
+    assert "self.callbacks.pop(consumer_tag" in inspect.getsource(Channel._remove_tag)
 
 
 def test_requests_can_be_marked_as_acknowledged() -> None:

@@ -1,5 +1,6 @@
 """A worker's session against a real database: renewed, lost, cancelled, disowned."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ class Process:
 
     def __init__(self) -> None:
         self.held: list[Held] = []
+        self.abandoned = threading.Event()
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def keeper(clean_database: str, process: Process) -> Iterator[SessionKeeper]:
         length_s=LENGTH_S,
         load=lambda: Load(capacity=4, busy=len(process.held)),
         held=lambda: process.held,
+        abandoned=process.abandoned.set,
     )
     made.start()
     assert made.wait_open(10)
@@ -133,6 +136,7 @@ def test_while_the_database_is_away_belief_ends_with_the_sessions_length(
     wait_until(lambda: keeper.session_id is None, 3 * LENGTH_S)
     assert time.monotonic() - began < 3 * LENGTH_S
     assert one.good_until() < time.monotonic()
+    wait_until(process.abandoned.is_set)
     keeper._connect = connected
     wait_until(lambda: keeper.session_id is not None)
     assert one.lost.is_set()

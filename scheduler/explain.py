@@ -118,6 +118,8 @@ def _of_due_instant(schedule: Schedule, revision: ScheduleRevision, at: datetime
         until = f"until {_shown(pause.resumed_from)}" if pause.resumed_from else "and not resumed yet"
         note = f" ({pause.note})" if pause.note else ""
         return "paused", f"Paused by {pause.paused_by} from {_shown(pause.began_at)} {until}{note}."
+    if schedule.rules_changed_at is not None and at <= schedule.rules_changed_at:
+        return "not_due", "By the zone data of that time it was no due instant."
     if revision.ended_at is not None and at > revision.ended_at:
         return _after_the_end(schedule, revision)
     if schedule.state == ScheduleState.FAULTED:

@@ -19,7 +19,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
 from scheduler import definitions
-from scheduler.core import identity, rest
+from scheduler.core import identity, rest, zonedata
 from scheduler.core.errors import TriggerError
 from scheduler.core.materialise import plan_move
 from scheduler.core.rest import Aim, Mode
@@ -35,6 +35,7 @@ from scheduler.models import (
     ScheduleRevision,
     ScheduleState,
     Target,
+    ZoneRules,
 )
 from scheduler.orm import database_time, raw_connection, run_key
 from scheduler.payloads import text_fault
@@ -144,8 +145,21 @@ def _add_revision(
         effective_from=effective_from,
         **values,
     )
+    _keep_rules(definition)
     if definition.overlap != Overlap.ALLOW:
         due.make_slots(raw_connection(), [schedule.id])
+
+
+def _keep_rules(definition: Definition) -> None:
+    """Remember what a zone's rules are when it is first used: `retime` compares by it after an update."""
+    zone = zonedata.zone_that_matters(definition.parsed_trigger())
+    if zone is not None:
+        ZoneRules.objects.bulk_create([zone_rules(zone)], ignore_conflicts=True)
+
+
+def zone_rules(zone: str) -> ZoneRules:
+    """The zone's rules as this process has them."""
+    return ZoneRules(zone=zone, rules=zonedata.rules_of(zone), tzdata_version=due.TZDATA_VERSION)
 
 
 @transaction.atomic
@@ -234,13 +248,14 @@ def _same(one: Any, other: Any) -> bool:
 
 def _aim(schedule: Schedule, terms: Definition | ScheduleRevision, begin: datetime) -> None:
     """Active towards an instant, or at rest; completed when there is nothing ahead."""
-    found = _what_is_ahead(schedule, terms, begin)
+    found = what_is_ahead(schedule, terms, begin)
     schedule.next_due_at = found.next_due_at
     schedule.state = ScheduleState.ACTIVE if found.next_due_at or found.rests else ScheduleState.COMPLETED
     schedule.fault = ""
 
 
-def _what_is_ahead(schedule: Schedule, terms: Definition | ScheduleRevision, begin: datetime) -> Aim:
+def what_is_ahead(schedule: Schedule, terms: Definition | ScheduleRevision, begin: datetime) -> Aim:
+    """Where the schedule goes on after `begin`, by these terms and what it has run."""
     trigger = trigger_of(terms)
     if terms.mode == Mode.FIXED_RATE and terms.max_occurrences is None:
         return Aim(next_due_at=trigger.next_after(begin))
@@ -331,7 +346,7 @@ def pause_schedule(tenant: Tenant, schedule_id: UUID, *, note: str = "", actor: 
     left = _take_back(current, now)
     # A tick that has planned the last instant calls the schedule completed while that still lies ahead.
     if schedule.state == ScheduleState.COMPLETED:
-        ahead = _what_is_ahead(schedule, current.revision, left.goes_on_from)
+        ahead = what_is_ahead(schedule, current.revision, left.goes_on_from)
         if ahead.next_due_at is None and not ahead.rests:
             raise Conflict("The schedule is completed.", state=schedule.state)
     PauseInterval.objects.create(

@@ -146,6 +146,7 @@ class Migration(migrations.Migration):
                 ("revision", models.PositiveIntegerField(default=1, editable=False)),
                 ("next_due_at", models.DateTimeField(blank=True, editable=False, null=True)),
                 ("last_due_at", models.DateTimeField(blank=True, editable=False, null=True)),
+                ("rules_changed_at", models.DateTimeField(blank=True, editable=False, null=True)),
                 ("state_note", models.TextField(blank=True)),
                 ("fault", models.TextField(blank=True)),
                 ("created_at", models.DateTimeField()),
@@ -161,6 +162,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "schedule",
+            },
+        ),
+        migrations.CreateModel(
+            name="ZoneRules",
+            fields=[
+                ("zone", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("rules", models.BinaryField()),
+                ("tzdata_version", models.CharField(max_length=12)),
+            ],
+            options={
+                "db_table": "zone_rules",
             },
         ),
         migrations.CreateModel(

@@ -11,6 +11,7 @@ from scheduler.models.definitions import (
     SideEffects,
     Target,
     TargetKind,
+    ZoneRules,
 )
 from scheduler.models.ledger import Attempt, Occurrence, Session, ShardLease
 
@@ -31,4 +32,5 @@ __all__ = [
     "SideEffects",
     "Target",
     "TargetKind",
+    "ZoneRules",
 ]

@@ -80,6 +80,8 @@ class Schedule(models.Model):
     next_due_at = models.DateTimeField(null=True, blank=True, editable=False)
     # The last instant already handed to the ledger: an edit never goes back behind it.
     last_due_at = models.DateTimeField(null=True, blank=True, editable=False)
+    # What is due up to here was resolved by zone rules of before an update, and is taken as it is on record.
+    rules_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
     state_note = models.TextField(blank=True)
     fault = models.TextField(blank=True)
     created_at = models.DateTimeField()
@@ -189,6 +191,20 @@ class Calendar(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ZoneRules(models.Model):
+    """A time zone's rules (TZif) as they were when next instants were last computed by them."""
+
+    zone = models.CharField(max_length=64, primary_key=True)
+    rules = models.BinaryField()
+    tzdata_version = models.CharField(max_length=12)
+
+    class Meta:
+        db_table = "zone_rules"
+
+    def __str__(self) -> str:
+        return f"{self.zone} by {self.tzdata_version}"
 
 
 class PauseInterval(models.Model):

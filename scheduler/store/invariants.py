@@ -53,6 +53,7 @@ class Reign:
     calendars: dict[str, list[Any]]
     fixed_delay: bool
     begins_after: datetime
+    rules_changed_at: datetime | None
     ends_at: datetime
     paused_at: list[datetime]
     resumed_from: list[datetime]

@@ -9,7 +9,7 @@
 -- Descending ids, so that `nominal_rows` can come from occurrence_by_schedule read backwards, and be merged.
 SELECT s.id AS schedule_id, s.state = 'faulted' AS faulted, r.number AS revision, r.trigger, r.start_at, r.end_at,
        r.exclusions, r.on_excluded, r.calendars, r.mode = 'fixed_delay' AS fixed_delay,
-       greatest(r.effective_from, %(since)s::timestamptz) AS begins_after,
+       greatest(r.effective_from, s.rules_changed_at, %(since)s::timestamptz) AS begins_after, s.rules_changed_at,
        least(%(until)s::timestamptz, coalesce(
            r.ended_at,
            lead(r.effective_from) OVER (PARTITION BY s.id ORDER BY r.number),

@@ -46,9 +46,10 @@ def _balance(schedule_id: UUID, entries: Iterator[Entry], window: Window) -> Ite
         return
     readable = [reign for reign in reigns if not reign.faulted]
     expected = _Timeline(chain.from_iterable(map(_instants, readable, triggers)))
+    as_recorded = reigns[0].rules_changed_at if reigns else None  # by zone rules that are no longer at hand
     after_ends = {reign.revision for reign in reigns if reign.fixed_delay}
     for row in rows:
-        if row.revision in after_ends:
+        if row.revision in after_ends or (as_recorded and row.due_at <= as_recorded):
             continue
         for problem in _settle(row, expected, window):
             yield Breach(subject=str(schedule_id), detail=problem)

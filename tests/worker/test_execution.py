@@ -29,6 +29,7 @@ CLAIMED = Claimed(
     revision=1,
     origin_key=NOMINAL,
     slotted=True,
+    fixed_delay=False,
     tenant_id=uuid4(),
     tenant="demo",
     target="reports.build",

@@ -1,6 +1,6 @@
 # `make up` and `make test` need Python 3.11 or newer and nothing else.
 
-.PHONY: up test check bench soak lock
+.PHONY: up test check bench traps soak lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,6 +20,10 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.spine
+
+# Takes the cures out one by one: each time a named test must fail.
+traps: $(STAMP)
+	$(BIN)/python -m tests.traps.run
 
 # The acceptance suite again and again: MINUTES=600 make soak
 MINUTES ?= 60

@@ -25,9 +25,10 @@ bench: $(STAMP)
 traps: $(STAMP)
 	$(BIN)/python -m tests.traps.run
 
-# The acceptance suite again and again: MINUTES=600 make soak
+# What is too long for every run, then the acceptance suite again and again: MINUTES=600 make soak
 MINUTES ?= 60
 soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); \
 	while [ $$(date +%s) -lt $$end ]; do $(BIN)/python -m pytest tests/acceptance || exit 1; done
 

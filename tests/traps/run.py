@@ -2,9 +2,9 @@
 
     python -m tests.traps.run [NAME ...]
 
-The design names races that were reproduced before they were cured. Each patch in this folder undoes the cure of
-one of them; its first lines say which race comes back, and which test must see it. A patch that does not apply
-any more, a test that passes without the cure, and a test that fails with it are all failures of this run.
+The design names races that were reproduced before they were cured. Each patch in this folder undoes the cure
+of one of them; its first lines say which race comes back, and which test must see it. A patch that no longer
+applies, a test that passes without the cure, and one that fails with it in place all fail this run.
 Patches are applied to a clone of HEAD: what is not committed is not tried.
 """
 

@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,12 +35,12 @@ class Cursor:
         try:
             decoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             back, at, row_id = json.loads(decoded)
-            cursor = cls(back=bool(back), at=datetime.fromisoformat(at), id=UUID(row_id))
-        except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError):
+            moment = datetime.fromisoformat(at)
+            if moment.tzinfo is None:
+                raise ValueError("a time without its offset")
+            return cls(back=bool(back), at=moment.astimezone(UTC), id=UUID(row_id))
+        except (binascii.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             raise _invalid("cursor", "use a link of an earlier answer, unchanged.") from None
-        if cursor.at.tzinfo is None:
-            raise _invalid("cursor", "use a link of an earlier answer, unchanged.")
-        return cursor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,12 @@
 """Runs: lists, one run with its attempts; cancelling, redriving and dismissing."""
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import ValidationError
 from django_filters import FilterSet  # type: ignore[import-untyped]
+from django_filters.fields import IsoDateTimeField  # type: ignore[import-untyped]
 from django_filters.rest_framework import (  # type: ignore[import-untyped]
     BooleanFilter,
     CharFilter,
@@ -30,12 +33,26 @@ from tenants.models import Role
 # Input --------------------------------------------------------------------------------------------
 
 
+class InstantField(IsoDateTimeField):
+    def to_python(self, value: Any) -> datetime | None:
+        """In UTC: at the ends of the calendar an offset can lead to a year that Postgres does not read."""
+        instant: datetime | None = super().to_python(value)
+        try:
+            return instant and instant.astimezone(UTC)
+        except OverflowError:
+            raise ValidationError("The time lies outside the calendar.", code="overflow") from None
+
+
+class InstantFilter(IsoDateTimeFilter):
+    field_class = InstantField
+
+
 class RunFilter(FilterSet):
     """What a list of runs may be narrowed by."""
 
     state = MultipleChoiceFilter(choices=[(state.value, state.value) for state in State])
-    due_after = IsoDateTimeFilter()
-    due_before = IsoDateTimeFilter()
+    due_after = InstantFilter()
+    due_before = InstantFilter()
     schedule = UUIDFilter()
     target = CharFilter()
     tag = CharFilter()

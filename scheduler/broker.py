@@ -17,7 +17,7 @@ import amqp
 import kombu
 from kombu.utils.url import parse_url
 
-from scheduler import telemetry, topology
+from scheduler import folder_transport, telemetry, topology
 from scheduler.faultpoints import fault_point
 
 CONFIRM_TIMEOUT_S = 10.0
@@ -50,6 +50,7 @@ class Publisher(Protocol):
 def publisher(broker_url: str, transport_options: dict[str, Any]) -> Publisher:
     if topology.is_amqp(broker_url):
         return ConfirmingPublisher(broker_url)
+    folder_transport.register()
     return LocalPublisher(broker_url, transport_options)
 
 

@@ -195,6 +195,9 @@ def _edit(
         _aim(schedule, definition.parsed_trigger().next_after(effective_from))
     _save_named(schedule)
     _add_revision(schedule, definition, now=now, effective_from=effective_from, actor=actor)
+    schedules.keep_called_off(
+        raw_connection(), schedule.id, revision=schedule.revision, effective_from=effective_from
+    )
     _record(
         actor,
         "schedule.edit",
@@ -251,12 +254,13 @@ def _take_back(schedule: Schedule, now: datetime) -> datetime:
     """Leave the ledger as the definition so far has it up to `now`, and nothing of it beyond.
 
     What is due and not met by a tick yet becomes rows; what lies ahead is withdrawn, except what a release
-    has just queued. Returns where the next timeline begins: the later of `now` and the last instant kept.
+    has just queued. Returns where the next timeline begins: the later of `now` and the last of those. A run
+    that was called off ahead of its time stays too, but nothing begins at it: its neighbours are gone.
     """
     connection = raw_connection()
     _settle(schedule.id, now)
     if schedules.withdraw_look_ahead(connection, schedule.id, now=now):
-        last_due_at = schedules.last_nominal(connection, schedule.id)
+        last_due_at = schedules.last_nominal(connection, schedule.id, now=now)
     else:
         last_due_at = Schedule.objects.values_list("last_due_at", flat=True).get(id=schedule.id)
     schedule.last_due_at = last_due_at
@@ -418,14 +422,14 @@ def cancel_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
 
     Raises Conflict with the state when the run is over, or its outcome unknown.
     """
-    run = _find_run(tenant, run_id)
-    connection, now = raw_connection(), database_time()
+    connection, run = raw_connection(), _find_run(tenant, run_id)
     key = schedules.RunKey(run.due_at, run.id)
     if run.slotted:
         schedules.lock_slot(connection, run.schedule_id)
     schedules.lock_run(connection, key)
+    run = _find_run(tenant, run_id)  # while we waited it may have moved on, or an edit may have withdrawn it
+    before, now = run.state, database_time()
     touched = schedules.cancel(connection, [key], now=now)
-    before = run.state
     run.refresh_from_db()
     if run.id not in touched:
         raise Conflict(f"The run is {run.state} and cannot be cancelled.", state=run.state)

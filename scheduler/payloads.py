@@ -13,7 +13,8 @@ from scheduler.errors import FieldError
 
 MAX_DEPTH: Final = 64
 _MAX_ERRORS: Final = 20
-_MAX_INTEGER: Final = 10**100  # numeric could hold more; nobody means it
+# jsonb could hold more; nobody means it. For whole and other numbers alike: 1e300 comes back as a whole one.
+_MAX_NUMBER: Final = 10**100
 
 _TYPES: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "string": ("a text", (str,)),
@@ -79,7 +80,7 @@ def _leaf_fault(value: Any) -> tuple[str, str] | None:
         return text_fault(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "invalid_number", "NaN and infinities are not JSON numbers."
-    if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+    if isinstance(value, int | float) and abs(value) > _MAX_NUMBER:
         return "invalid_number", "the number is too long."
     return None
 

@@ -147,7 +147,7 @@ class Trigger:
 
     def preview(self, start: datetime, count: int) -> list[PreviewInstant]:
         """The first `count` due instants from `start` (included) on, with what there is to say of each."""
-        earlier = _utc(start) - _MICROSECOND
+        earlier = max(_utc(start), CALENDAR_START) - _MICROSECOND
         previewed: list[PreviewInstant] = []
         while len(previewed) < count and (instant := self.next_after(earlier)) is not None:
             remarks = tuple(self._notes(earlier, instant, first=not previewed))

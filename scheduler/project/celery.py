@@ -12,9 +12,11 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 from django.conf import settings
 
+from scheduler import folder_transport
 from scheduler.topology import EXCHANGE, is_amqp, queue_name, queues
 from scheduler.worker.gate import Gate
 
+folder_transport.register()
 app = Celery("fencepost")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.task_queues = queues(quorum=is_amqp(settings.CELERY_BROKER_URL))

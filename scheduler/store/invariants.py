@@ -55,13 +55,15 @@ class Reign:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NominalRow:
-    """A run of a due instant, or of `coalesced` of them from `coalesced_from` on."""
+    """A run of a due instant, or of `coalesced` of them from `coalesced_from` on. `called_off`: cancelled
+    ahead of its instant, which an edit or a pause may then have taken off the timeline."""
 
     schedule_id: UUID
     revision: int
     due_at: datetime
     coalesced: int
     coalesced_from: datetime | None
+    called_off: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

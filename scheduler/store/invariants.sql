@@ -22,7 +22,9 @@ ORDER BY s.id DESC, r.number
 
 -- name: nominal_rows
 -- I1: what became of due instants. A row after the window counts when it stands for instants inside.
-SELECT o.schedule_id, o.revision, o.due_at, o.coalesced, o.coalesced_from
+-- A run that was called off before it was due outlives the timeline it came from.
+SELECT o.schedule_id, o.revision, o.due_at, o.coalesced, o.coalesced_from,
+       o.state = 'CANCELLED' AND o.finished_at < o.due_at AS called_off
 FROM occurrence o
 WHERE o.origin = 'schedule'
   AND o.due_at > coalesce(%(since)s::timestamptz, '-infinity')

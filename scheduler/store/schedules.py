@@ -46,9 +46,18 @@ def withdraw_look_ahead(connection: Connection, schedule_id: UUID, *, now: datet
     return len(ahead)
 
 
-def last_nominal(connection: Connection, schedule_id: UUID) -> datetime | None:
+def last_nominal(connection: Connection, schedule_id: UUID, *, now: datetime) -> datetime | None:
     with cursor(connection, scalar_row) as rows:
-        return rows.execute(SQL["last_nominal"], {"schedule_id": schedule_id}).fetchone()
+        return rows.execute(SQL["last_nominal"], {"schedule_id": schedule_id, "now": now}).fetchone()
+
+
+def keep_called_off(
+    connection: Connection, schedule_id: UUID, *, revision: int, effective_from: datetime
+) -> None:
+    connection.execute(
+        SQL["keep_called_off"],
+        {"schedule_id": schedule_id, "revision": revision, "effective_from": effective_from},
+    )
 
 
 def lock_slot(connection: Connection, schedule_id: UUID) -> None:

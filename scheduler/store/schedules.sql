@@ -23,12 +23,22 @@ WITH withdrawn AS (
 DELETE FROM outbox b USING withdrawn w WHERE b.run_id = w.id
 
 -- name: last_nominal
--- The latest instant of a schedule that has a row; null when it never had one.
+-- The latest instant of a schedule that has a row; null when it never had one. A run that was called off before
+-- it was due does not count: instants that lie before it were withdrawn, and must be met again.
 SELECT o.due_at
 FROM occurrence o
 WHERE o.schedule_id = %(schedule_id)s AND o.origin = 'schedule'
+  AND NOT (o.state = 'CANCELLED' AND o.due_at > %(now)s)
 ORDER BY o.due_at DESC
 LIMIT 1
+
+-- name: keep_called_off
+-- What was called off before it was due stays so under the next revision: as a row of that revision it keeps its
+-- instant from being met again.
+UPDATE occurrence o
+SET revision = %(revision)s
+WHERE o.schedule_id = %(schedule_id)s AND o.due_at > %(effective_from)s
+  AND o.origin = 'schedule' AND o.state = 'CANCELLED'
 
 -- name: lock_slot
 SELECT FROM overlap_slot WHERE schedule_id = %(schedule_id)s FOR UPDATE

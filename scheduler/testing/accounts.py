@@ -1,5 +1,6 @@
 """I1: every due instant has exactly one run, or one reason. Nominal time is held against the ledger."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -89,6 +90,9 @@ def _settle(row: NominalRow, expected: _Timeline, window: Window) -> Iterator[st
     """Take the instants that `row` stands for off the timeline; say what does not fit."""
     begins = row.coalesced_from or row.due_at
     yield from _missing(expected.take_before(begins))
+    if row.called_off:
+        deque(expected.take_to(row.due_at), maxlen=0)  # the reason for its instant, if that is still due
+        return
     count, last = 0, None
     for instant in expected.take_to(row.due_at, row.revision):
         count, last = count + 1, instant.due_at

@@ -67,6 +67,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"payload": {"kind": nested(64)}}, "payload", "too_deep"),
     ({"payload": {"kind": "x" * 70_000}}, "payload", "too_long"),
     ({"payload": {"pages": 10**200}}, "payload.pages", "invalid_number"),
+    ({"payload": {"pages": 1e200}}, "payload.pages", "invalid_number"),
     ({"timeout_s": 0}, "timeout_s", "out_of_range"),
     ({"timeout_s": "10"}, "timeout_s", "invalid_type"),
     ({"timeout_s": True}, "timeout_s", "invalid_type"),

@@ -89,7 +89,12 @@ class TestLists:
             assert ids(alice.get(f"{RUNS}?{query}")) == [], query
 
     @pytest.mark.parametrize(
-        "query", ["state=DONE", "due_after=x", "due_before=x", "schedule=x", "staet=FAILED", "cursor=x"]
+        "query",
+        [
+            *("state=DONE", "due_after=x", "due_before=x", "schedule=x", "staet=FAILED", "cursor=x"),
+            "due_after=0001-01-01T00:00:00%2B23:59",
+            "due_before=9999-12-31T23:59:59-23:59",
+        ],
     )
     def test_a_filter_that_is_not_understood_is_refused(self, alice: APIClient, query: str) -> None:
         answer = alice.get(f"{RUNS}?{query}")

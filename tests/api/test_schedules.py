@@ -1,5 +1,6 @@
 """Schedules over HTTP: the contract of 06-api.md, as far as one request at a time shows it."""
 
+import base64
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,10 @@ from tests.factories import body, every
 pytestmark = pytest.mark.django_db
 
 SCHEDULES = "/api/v1/schedules"
+
+# In UTC this instant lies in the year 0. A cursor is base64 that anybody can write.
+_MOMENT = f'[false, "0001-01-01T00:00:00+23:59", "{uuid4()}"]'
+BEYOND_THE_CALENDAR = f"cursor={base64.urlsafe_b64encode(_MOMENT.encode()).decode()}"
 
 
 def create(client: APIClient, **changes: Any) -> Any:
@@ -128,7 +133,16 @@ class TestRead:
 
     @pytest.mark.parametrize(
         "query",
-        ["cursor=x", "cursor=W10", "page_size=0", "page_size=201", "page_size=x", "stat=paused", "state=x"],
+        [
+            "cursor=x",
+            "cursor=W10",
+            BEYOND_THE_CALENDAR,
+            "page_size=0",
+            "page_size=201",
+            "page_size=x",
+            "stat=paused",
+            "state=x",
+        ],
     )
     def test_refuses_a_query_that_it_does_not_understand(self, alice: APIClient, query: str) -> None:
         answer = alice.get(f"{SCHEDULES}?{query}")
@@ -279,6 +293,10 @@ class TestPreview:
         answer = alice.post(f"{SCHEDULES}/preview", {"trigger": {"cron": {"expressions": ["61 * * * *"]}}})
         assert answer.status_code == 400
         assert answer.json()["errors"][0]["field"].startswith("trigger.cron")
+
+    def test_may_begin_before_all_time(self, alice: APIClient) -> None:
+        answer = alice.get(url(create(alice), "/preview?from=0001-01-01T00:00:00Z&count=1"))
+        assert len(answer.json()["instants"]) == 1
 
     @pytest.mark.parametrize("query", ["count=0", "count=101", "from=yesterday", "form=2026-01-01T00:00:00Z"])
     def test_refuses_a_bad_question(self, alice: APIClient, query: str) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -159,8 +160,31 @@ class TestEdit:
         tick(schedule)
         first = Occurrence.objects.order_by("due_at")[0]
         cancel_run(tenant, first.id, actor=ACTOR)
-        edited = edit(schedule, {"description": "x"})
-        assert edited.next_due_at == first.due_at + timedelta(seconds=5)
+        edit(schedule, {"description": "x"})
+        tick(schedule)
+        again = Occurrence.objects.order_by("due_at")[0]
+        assert (again.id, again.state, again.revision) == (first.id, "CANCELLED", 2)
+        assert instants(schedule)[1] == first.due_at + timedelta(seconds=5)
+
+    @pytest.mark.parametrize("after", ["edit", "pause"])
+    def test_of_a_schedule_with_a_run_called_off_ahead_loses_none_before_it(
+        self, tenant: Tenant, after: str
+    ) -> None:
+        schedule = factories.schedule(tenant, trigger=every(1), overlap="allow")
+        tick(schedule, look_ahead_s=60)
+        called_off = Occurrence.objects.order_by("due_at")[50]
+        cancel_run(tenant, called_off.id, actor=ACTOR)
+        began = database_time()
+        if after == "edit":
+            edit(schedule, {"payload": {"kind": "x"}})
+        else:
+            pause_schedule(tenant, schedule.id, actor=ACTOR)
+            resume_schedule(tenant, schedule.id, actor=ACTOR)
+        tick(schedule, look_ahead_s=60)
+        met = [instant for instant in instants(schedule) if began < instant <= called_off.due_at]
+        assert met[0] - began < timedelta(seconds=5)
+        assert all(later - earlier == timedelta(seconds=1) for earlier, later in pairwise(met))
+        assert Occurrence.objects.get(due_at=called_off.due_at).state == "CANCELLED"
 
     def test_during_the_look_ahead_of_a_single_moment_keeps_that_moment(self, tenant: Tenant) -> None:
         at = database_time().replace(microsecond=0) + timedelta(seconds=6)

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from scheduler.core import identity
 from scheduler.core.materialise import DueSchedule, plan_move
-from scheduler.errors import Conflict, StaleRevision
+from scheduler.errors import Conflict, NotFound, StaleRevision
 from scheduler.models import Occurrence, Schedule
 from scheduler.operations import (
     cancel_run,
@@ -184,6 +184,18 @@ def test_cancelling_and_queueing_leave_one_outcome(schedule: Schedule, elsewhere
     with connection.cursor() as cursor:
         cursor.execute("SELECT run_id FROM overlap_slot")
         assert cursor.fetchone() == (None,)
+
+
+def test_cancelling_what_an_edit_withdraws_finds_nothing(schedule: Schedule, elsewhere: Any) -> None:
+    materialise(read_position(schedule))
+    run = Occurrence.objects.order_by("due_at").last()
+    assert run is not None
+    with transaction.atomic():
+        edit(schedule)
+        cancelling = elsewhere(lambda: cancel_run(schedule.tenant, run.id, actor=ACTOR))
+        wait_until(somebody_waits)
+    with pytest.raises(NotFound):
+        cancelling.result(10)
 
 
 def test_triggers_of_one_request_are_one_run(schedule: Schedule, elsewhere: Any) -> None:

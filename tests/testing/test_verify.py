@@ -203,6 +203,19 @@ def test_what_falls_into_a_pause_is_accounted_for(ledger: HandMadeLedger, databa
     assert rules(check(database)) == {("I1", "due_instants")}
 
 
+def test_a_run_called_off_ahead_may_have_lost_its_timeline(ledger: HandMadeLedger, database: str) -> None:
+    between = ledger.instant(40) + timedelta(seconds=30)
+    ledger.run(between, "CANCELLED", finished_at=between - timedelta(seconds=5))
+    ledger.execute(
+        "UPDATE occurrence SET state = 'CANCELLED', finished_at = due_at - interval '5 s',"
+        " wait_reason = NULL WHERE state = 'PENDING'"
+    )
+    ledger.execute("DELETE FROM outbox WHERE generation = 1")
+    assert check(database).ok
+    ledger.execute("UPDATE occurrence SET finished_at = due_at WHERE due_at = %(at)s", at=between)
+    assert rules(check(database)) == {("I1", "due_instants")}
+
+
 def test_a_schedule_that_the_tick_has_not_got_to_is_behind_not_broken(
     ledger: HandMadeLedger, database: str
 ) -> None:

@@ -12,6 +12,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.core.wsgi import get_wsgi_application
 
+MAX_BODY_BYTES = (
+    8 * 1024 * 1024
+)  # the API says no at 1 MiB, in its own words; beyond this nothing is even kept
+
 logger = logging.getLogger(__name__)
 
 
@@ -25,7 +29,12 @@ class Command(BaseCommand):
         bind, port = settings.FENCEPOST.bind, settings.FENCEPOST.port
         try:
             server = waitress.create_server(
-                get_wsgi_application(), host=bind, port=port, threads=threads, ident=None
+                get_wsgi_application(),
+                host=bind,
+                port=port,
+                threads=threads,
+                ident=None,
+                max_request_body_size=MAX_BODY_BYTES,
             )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:

@@ -164,6 +164,12 @@ class TestCommands:
         assert not Schedule.objects.exists()
         assert not Target.objects.exists()
 
+    def test_without_a_file_the_targets_alone_are_brought_in_line(self, tenant: Tenant) -> None:
+        assert "+ target demo.record created" in command("apply")
+        assert not Schedule.objects.exists()
+        with pytest.raises(CommandError, match="FILE"):
+            command("apply", "--prune")
+
     def test_the_examples_apply(self, tenant: Tenant) -> None:
         told = command("apply", "examples/schedules.yaml")
         assert "+ schedule hello-every-10-seconds created" in told

@@ -59,7 +59,7 @@ class Up:
         headers = {"Authorization": f"Bearer {record['api_key']}", "Content-Type": "application/json"}
         data = json.dumps(body).encode() if body is not None else None
         with urlopen(Request(record["url"] + path, data, headers, method=method), timeout=10) as answer:
-            return json.load(answer)
+            return json.loads(answer.read() or "null")  # a 204 has no body
 
     def runs(self, **filters: str) -> list[dict[str, Any]]:
         query = "&".join(f"{name}={value}" for name, value in filters.items())
@@ -195,6 +195,10 @@ def test_a_database_that_is_away_is_one_sentence(tmp_path: Path) -> None:
 def test_sigterm_lets_jobs_end_and_data_survives(own_up: Callable[..., Up]) -> None:
     up = own_up().start()
     schedule = five_second_job(up)
+    sample = next(
+        one["id"] for one in up.get("/api/v1/schedules")["results"] if one["name"] == "monthly-invoices"
+    )
+    up.request("DELETE", f"/api/v1/schedules/{sample}", {})
     run = up.request("POST", f"/api/v1/schedules/{schedule}/trigger", {})["run_id"]
     wait_until(lambda: up.get(f"/api/v1/runs/{run}")["state"] == "RUNNING", 30)
     family = up.tree()
@@ -206,6 +210,9 @@ def test_sigterm_lets_jobs_end_and_data_survives(own_up: Callable[..., Up]) -> N
     up.start()
     ended = up.get(f"/api/v1/runs/{run}")
     assert (ended["state"], ended["attempt_count"]) == ("SUCCEEDED", 1)
+    assert up.get(f"/api/v1/schedules/{sample}")["state"] == "cancelled"
+    living = [one["name"] for one in up.get("/api/v1/schedules")["results"] if one["state"] != "cancelled"]
+    assert "monthly-invoices" not in living  # a sample that somebody deleted does not come back
 
 
 def test_kill_of_the_parent_takes_everything_with_it(own_up: Callable[..., Up]) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py apply FILE`: bring targets in line with the code, and schedules with a file kept in git."""
+"""`manage.py apply [FILE]`: bring targets in line with the code, and schedules with a file kept in git."""
 
 import json
 from argparse import ArgumentParser
@@ -27,11 +27,11 @@ _SIGNS: Final = {"created": "+", "edited": "~", "unchanged": "=", "cancelled": "
 class Command(BaseCommand):
     help = (
         "Register the jobs that the code declares as targets, and bring a tenant's schedules in line with"
-        " FILE, by name, all or nothing."
+        " FILE, by name, all or nothing. Without FILE, the targets alone."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", type=Path, help="YAML or JSON with a list named 'schedules'")
+        parser.add_argument("file", type=Path, nargs="?", help="YAML or JSON with a list named 'schedules'")
         parser.add_argument("--tenant", help="slug of the owner; may be left out while there is only one")
         parser.add_argument("--dry-run", action="store_true", help="show what would change, change nothing")
         parser.add_argument(
@@ -39,20 +39,26 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        drafts = _drafts_in(options["file"])
-        tenant = _tenant(options["tenant"])
+        if options["file"] is None and options["prune"]:
+            raise CommandError("--prune needs the FILE that says what to keep.")
         _import_jobs()
-        dry_run, prune = options["dry_run"], options["prune"]
         try:
             with transaction.atomic():  # targets first: the schedules name them, in a dry run too
                 self._tell("target", operations.sync_targets(registry.jobs(), actor=ACTOR))
-                changes = operations.apply_schedules(
-                    tenant, drafts, dry_run=dry_run, prune=prune, actor=ACTOR
-                )
-                transaction.set_rollback(dry_run)
+                changes = self._schedules(options) if options["file"] else []
+                transaction.set_rollback(options["dry_run"])
         except (ValidationFailed, Conflict) as error:
             raise CommandError(_listed(error)) from None
         self._tell("schedule", changes)
+
+    def _schedules(self, options: dict[str, Any]) -> list[AppliedChange]:
+        return operations.apply_schedules(
+            _tenant(options["tenant"]),
+            _drafts_in(options["file"]),
+            dry_run=options["dry_run"],
+            prune=options["prune"],
+            actor=ACTOR,
+        )
 
     def _tell(self, what: str, changes: list[AppliedChange]) -> None:
         for change in changes:

@@ -23,6 +23,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError, connections, transaction
 
+from scheduler.models import Schedule
 from scheduler.orm import database_time
 from scheduler.project import embedded
 from scheduler.project.supervisor import Program, Supervisor
@@ -111,7 +112,9 @@ class Command(BaseCommand):
         call_command("migrate", interactive=False, verbosity=0)
         call_command("collectstatic", interactive=False, verbosity=0)
         credentials = create_demo(home)
-        call_command("apply", str(settings.BASE_DIR / SCHEDULES), "--tenant", TENANT, stdout=self.stdout)
+        # Once: what people make of the samples afterwards, deleting them included, is theirs.
+        samples = [] if _has_schedules() else [str(settings.BASE_DIR / SCHEDULES), "--tenant", TENANT]
+        call_command("apply", *samples, stdout=self.stdout)
         connections.close_all()
         return credentials
 
@@ -157,6 +160,11 @@ def _web_answers() -> bool:
     except OSError:
         return False
     return True
+
+
+def _has_schedules() -> bool:
+    """A deleted schedule keeps its row."""
+    return Schedule.objects.filter(tenant__slug=TENANT).exists()
 
 
 def create_demo(home: Path) -> Credentials:

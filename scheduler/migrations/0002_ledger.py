@@ -80,7 +80,8 @@ CREATE INDEX occurrence_waiting ON occurrence (dispatch_at)
     WHERE state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED');
 
 -- store/sessions.sql: held_leases
-CREATE INDEX occurrence_to_stop ON occurrence (id) WHERE state = 'RUNNING' AND cancel_requested_at IS NOT NULL;
+CREATE INDEX occurrence_to_stop ON occurrence (id)
+    WHERE state = 'RUNNING' AND cancel_requested_at IS NOT NULL;
 
 -- store/outbox.sql: parked, and whoever frees a slot: the next in line
 CREATE INDEX occurrence_parked ON occurrence (schedule_id, due_at, id)

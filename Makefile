@@ -1,6 +1,6 @@
 # `make up` and `make test` need Python 3.11 or newer and nothing else.
 
-.PHONY: up test check bench soak lock
+.PHONY: up test check bench traps soak lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,9 +21,14 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench.spine
 
-# The acceptance suite again and again: MINUTES=600 make soak
+# Takes the cures out one by one: each time a named test must fail.
+traps: $(STAMP)
+	$(BIN)/python -m tests.traps.run
+
+# What is too long for every run, then the acceptance suite again and again: MINUTES=600 make soak
 MINUTES ?= 60
 soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); \
 	while [ $$(date +%s) -lt $$end ]; do $(BIN)/python -m pytest tests/acceptance || exit 1; done
 

@@ -1,4 +1,4 @@
-"""Runs: lists, one run with its attempts, cancelling."""
+"""Runs: lists, one run with its attempts; cancelling, redriving and dismissing."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django_filters import FilterSet  # type: ignore[import-untyped]
 from django_filters.fields import IsoDateTimeField  # type: ignore[import-untyped]
 from django_filters.rest_framework import (  # type: ignore[import-untyped]
+    BooleanFilter,
     CharFilter,
     IsoDateTimeFilter,
     MultipleChoiceFilter,
@@ -55,6 +56,7 @@ class RunFilter(FilterSet):
     schedule = UUIDFilter()
     target = CharFilter()
     tag = CharFilter()
+    dismissed = BooleanFilter()
 
     class Meta:
         model = Occurrence
@@ -72,6 +74,7 @@ RUN_PARAMETERS = [
     OpenApiParameter("due_before", OpenApiTypes.DATETIME, description="Inclusive."),
     OpenApiParameter("target", str),
     OpenApiParameter("tag", str),
+    OpenApiParameter("dismissed", bool, description="Whether a person has dismissed it."),
     *PAGE_PARAMETERS,
 ]
 
@@ -88,7 +91,7 @@ def filters_of(request: Request) -> dict[str, Any]:
                 for fault in faults
             )
         )
-    given = {name: value for name, value in form.cleaned_data.items() if value}
+    given = {name: value for name, value in form.cleaned_data.items() if value not in (None, "", [])}
     renamed = {"state": "states", "schedule": "schedule_id"}
     return {renamed.get(name, name): value for name, value in given.items()}
 
@@ -110,6 +113,7 @@ class RunOutput(serializers.Serializer[Occurrence]):
     attempt_count = serializers.IntegerField()
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
+    dismissed_at = serializers.DateTimeField(allow_null=True)
     cancel_requested_at = serializers.DateTimeField(allow_null=True)
     progress = serializers.JSONField(allow_null=True)
     coalesced = serializers.IntegerField()
@@ -227,4 +231,28 @@ class RunCancel(RunView):
         """Cancel a run that waits, ask one that runs to stop; 409 with the state when it is over."""
         refuse_unknown(body_of(request), ())
         operations.cancel_run(self.tenant, run_id, actor=actor_of(request))
+        return Response(RunDetailOutput(queries.run(self.tenant, run_id)).data, status=202)
+
+
+class RunRedrive(RunView):
+    roles = {"POST": Role.OPERATOR}
+
+    @extend_schema(operation_id="redrive_run", request=None, responses={202: RunDetailOutput})
+    def post(self, request: Request, run_id: UUID) -> Response:
+        """Have a run that failed for good tried again, with the same idempotency key and a fresh budget of
+        attempts; 409 with the state when it did not fail."""
+        refuse_unknown(body_of(request), ())
+        operations.redrive_run(self.tenant, run_id, actor=actor_of(request))
+        return Response(RunDetailOutput(queries.run(self.tenant, run_id)).data, status=202)
+
+
+class RunDismiss(RunView):
+    roles = {"POST": Role.OPERATOR}
+
+    @extend_schema(operation_id="dismiss_run", request=None, responses={202: RunDetailOutput})
+    def post(self, request: Request, run_id: UUID) -> Response:
+        """Take a run that failed for good off the list of what needs attention; 409 with the state when it
+        did not fail. Dismissed already: the same answer."""
+        refuse_unknown(body_of(request), ())
+        operations.dismiss_run(self.tenant, run_id, actor=actor_of(request))
         return Response(RunDetailOutput(queries.run(self.tenant, run_id)).data, status=202)

@@ -28,6 +28,8 @@ urlpatterns = [
     path("runs", runs.Runs.as_view(), name="runs"),
     path("runs/<uuid:run_id>", runs.Run.as_view(), name="run"),
     path("runs/<uuid:run_id>/cancel", runs.RunCancel.as_view(), name="run-cancel"),
+    path("runs/<uuid:run_id>/redrive", runs.RunRedrive.as_view(), name="run-redrive"),
+    path("runs/<uuid:run_id>/dismiss", runs.RunDismiss.as_view(), name="run-dismiss"),
     path("schema", documentation.Schema.as_view(), name="schema"),
     path("docs", documentation.Docs.as_view(url_name="schema"), name="docs"),
 ]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from scheduler.core.identity import shard_of
 from scheduler.project import embedded
 from scheduler.store.statements import Connection
 from tests.support.machine import rabbitmq_url, rabbitmq_usable
-from tests.support.processes import Launcher, product_environ
+from tests.support.processes import REPOSITORY, Launcher, product_environ
 from tests.support.servers import embedded_postgres, fresh_database, fresh_vhost, migrate
 
 DURABLE = {"max_connections": "200"}  # fsync and synchronous_commit on, as shipped
@@ -57,6 +58,29 @@ def ground(**environ: str) -> Iterator[Ground]:
                     yield Ground(folder=folder, connection=connection, broker_url=broker_url, launch=launch)
                 finally:
                     launch.end_all()
+
+
+@contextmanager
+def database_ground() -> Iterator[str]:
+    """The database alone; its URL."""
+    with tempfile.TemporaryDirectory(prefix="fencepost-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with _server(folder) as server, fresh_database(server) as database_url:
+            migrate(database_url)
+            yield database_url
+
+
+def circumstances(connection: Connection) -> dict[str, Any]:
+    """What a figure depends on beside the product."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    return {
+        "commit": commit.stdout.strip(),
+        "processors": os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+        "postgres": connection.info.server_version // 10000,
+    }
 
 
 @contextmanager

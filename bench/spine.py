@@ -13,9 +13,7 @@ lateness    from the due instant to the start of the job, at 200 runs a second, 
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from bench import plain
-from bench.ground import QUORUM, Ground, RawPublisher, ground, make_schedules
+from bench.ground import QUORUM, Ground, RawPublisher, circumstances, ground, make_schedules
 from scheduler.broker import ConfirmingPublisher
 from scheduler.clock import database_now
 from scheduler.core.identity import shard_of
@@ -34,7 +32,6 @@ from scheduler.processes.ownership import Ownership
 from scheduler.processes.relay import Relay
 from scheduler.processes.tick import Tick, new_run_id
 from scheduler.topology import queue_name
-from tests.support.processes import REPOSITORY
 from tests.support.wait import wait_until
 
 ROUNDS = 5
@@ -276,33 +273,20 @@ FROM (
 """
 
 
-def _circumstances(on: Ground) -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    return {
-        "commit": commit.stdout.strip(),
-        "processors": os.cpu_count(),
-        "load_before": os.getloadavg()[0],
-        "postgres": on.connection.info.server_version // 10000,
-        "rounds": ROUNDS,
-    }
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.spine", description="From due to done, as ratios.")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON document")
     as_json = parser.parse_args(arguments).json
     with ground() as on:
-        circumstances = _circumstances(on)
+        facts = {**circumstances(on.connection), "rounds": ROUNDS}
         bench = Bench(on)
         rates, lateness = bench.measure()
         bench.close()
     if as_json:
         figures = {"rates": [asdict(rate) for rate in rates], "due_to_start": asdict(lateness)}
-        print(json.dumps({"bench": "spine", **circumstances, **figures}, indent=2))
+        print(json.dumps({"bench": "spine", **facts, **figures}, indent=2))
         return 0
-    print(" ".join(f"{name}={value}" for name, value in circumstances.items()))
+    print(" ".join(f"{name}={value}" for name, value in facts.items()))
     for rate in rates:
         print(f"{rate.stage:12}{rate.ours:9,.0f}/s  of {rate.ceiling:9,.0f}/s   ratio {rate.ratio:.2f}")
     print(

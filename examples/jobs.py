@@ -74,7 +74,7 @@ def http_check(ctx: Context, url: str = "", answer_within_s: float = 5.0) -> dic
     return {"status": status, "took_s": round(time.monotonic() - began, 3)}
 
 
-@job("examples.invoice_run", retry=Retry(max_attempts=10), timeout_s=3600)
+@job("examples.invoice_run", retry=Retry(max_attempts=10), timeout_s=3600, drains=True)
 def invoice_run(ctx: Context, source: str = "usage.csv") -> dict[str, Any]:
     """Writes one invoice per account for the month before the due instant.
 

@@ -8,6 +8,7 @@ FencepostError
 ├── NotFound                no such thing for this tenant
 ├── LeaseLost               this attempt no longer holds its run; stop at once
 ├── Cancelled               somebody asked the run to stop
+│   └── Drained             the worker shuts down: stop, and another takes the run up
 ├── PermanentError          raised by a job: do not retry
 ├── RetryLater              raised by a job: retry, after this many seconds
 ├── NotStarted              raised by a job: no effect can have happened
@@ -21,6 +22,7 @@ from scheduler.core.errors import FencepostError, TriggerError
 __all__ = [
     "Cancelled",
     "Conflict",
+    "Drained",
     "FencepostError",
     "FieldError",
     "LeaseLost",
@@ -74,6 +76,10 @@ class LeaseLost(FencepostError):
 
 
 class Cancelled(FencepostError):
+    pass
+
+
+class Drained(Cancelled):
     pass
 
 

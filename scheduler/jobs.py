@@ -16,7 +16,7 @@ from uuid import UUID
 from celery import shared_task
 from celery.exceptions import Ignore
 
-from scheduler.errors import Cancelled, LeaseLost, PermanentError, RetryLater
+from scheduler.errors import Cancelled, Drained, LeaseLost, PermanentError, RetryLater
 from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
 from scheduler.worker.registry import Function, JobSpec, payload_schema
@@ -24,6 +24,7 @@ from scheduler.worker.registry import Function, JobSpec, payload_schema
 __all__ = [
     "Cancelled",
     "Context",
+    "Drained",
     "LeaseLost",
     "PermanentError",
     "Retry",
@@ -51,18 +52,23 @@ def job(
     retry: Retry | None = None,
     timeout_s: int | None = None,
     side_effects: str = "idempotent",
+    drains: bool = False,
 ) -> Callable[[Function], Any]:
     """Make a function a job: a Celery task of this name that runs under a fence.
 
     The function gets a `Context`, then the schedule's payload as keyword arguments; the payload is checked
     against its signature when a schedule is saved. Calling the job with a context calls the function.
     `manage.py apply` makes it known as a target. Raises ValueError or TypeError for a job that cannot be.
+
+    `drains`: when its worker shuts down the job would rather stop than be waited for. Then
+    `ctx.check_cancelled()` and `ctx.heartbeat()` raise Drained; another worker takes the run up with the
+    `resume` that was last reported, and the attempt that was broken off is not counted.
     """
     if side_effects not in SIDE_EFFECTS:
         raise ValueError(f"job {name!r}: side_effects {side_effects!r} is none of {', '.join(SIDE_EFFECTS)}")
 
     def decorate(function: Function) -> Any:
-        spec = _spec(name, function, retry, timeout_s, side_effects)
+        spec = _spec(name, function, retry, timeout_s, side_effects, drains)
         registry.register(spec)
         return _celery_task(spec)
 
@@ -70,7 +76,12 @@ def job(
 
 
 def _spec(
-    name: str, function: Function, retry: Retry | None, timeout_s: int | None, side_effects: str
+    name: str,
+    function: Function,
+    retry: Retry | None,
+    timeout_s: int | None,
+    side_effects: str,
+    drains: bool,
 ) -> JobSpec:
     settings = asdict(retry) if retry else None
     non_retryable = settings.pop("non_retryable") if settings else ()
@@ -83,6 +94,7 @@ def _spec(
         parameters=payload_schema(function),
         description=getdoc(function) or "",
         non_retryable=non_retryable,
+        drains=drains,
     )
 
 

@@ -8,7 +8,7 @@ after that. A tick moves the same row: whatever it wrote is then either visible 
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -41,6 +41,7 @@ from scheduler.orm import database_time, raw_connection, run_key
 from scheduler.payloads import text_fault
 from scheduler.store import due, schedules
 from scheduler.store.rest import nominal_runs, wake
+from scheduler.store.statements import Connection
 from tenants import quotas
 from tenants.access import scoped
 from tenants.models import Tenant
@@ -494,6 +495,59 @@ def cancel_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
         subject_kind="run",
         subject_id=run.id,
         before={"state": before},
+        after={"state": run.state},
+    )
+    return run
+
+
+@transaction.atomic
+def redrive_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
+    """Have a run that failed for good tried again: same idempotency key, fresh budget of attempts.
+
+    It goes through its release like any other. Raises Conflict when the run did not fail, or when its
+    schedule is cancelled.
+    """
+    _refuse_cancelled(_lock(tenant, _find_run(tenant, run_id).schedule_id))
+    return _move_failed(tenant, run_id, schedules.redrive, "redrive", actor=actor)
+
+
+@transaction.atomic
+def dismiss_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
+    """Take a run that failed for good off the list of what needs attention. Twice changes nothing more.
+
+    Raises Conflict when the run did not fail.
+    """
+    run = _find_run(tenant, run_id)
+    if run.dismissed_at is not None:
+        return run
+    return _move_failed(tenant, run_id, schedules.dismiss, "dismiss", actor=actor)
+
+
+def _move_failed(
+    tenant: Tenant,
+    run_id: UUID,
+    move: Callable[[Connection, schedules.RunKey], bool],
+    verb: str,
+    *,
+    actor: Actor,
+) -> Occurrence:
+    connection, run = raw_connection(), _find_run(tenant, run_id)
+    key = schedules.RunKey(run.due_at, run.id)
+    schedules.lock_run(connection, key)
+    run = _find_run(tenant, run_id)  # as whoever had it locked has left it
+    before = {"state": run.state, "attempts": run.attempt_count}
+    if not move(connection, key):
+        detail = f"The run is {run.state}: only what failed can be redriven or dismissed."
+        raise Conflict(detail, state=run.state)
+    run = _find_run(tenant, run_id)
+    record(
+        actor,
+        f"run.{verb}",
+        tenant=tenant,
+        at=database_time(),
+        subject_kind="run",
+        subject_id=run.id,
+        before=before,
         after={"state": run.state},
     )
     return run

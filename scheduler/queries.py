@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db.models import CharField, Exists, OuterRef, QuerySet, Subquery
 
 from scheduler import definitions, trigger_words
-from scheduler.core.states import TERMINAL, SkipReason, State, WaitReason
+from scheduler.core.states import TERMINAL, AttemptOutcome, SkipReason, State, WaitReason
 from scheduler.core.triggers import PreviewInstant, trigger_of
 from scheduler.definitions import allowed_targets
 from scheduler.errors import NotFound
@@ -99,7 +99,7 @@ def health(schedule: Schedule, last_run: Occurrence | None, *, now: datetime, la
     """
     if schedule.state != ScheduleState.ACTIVE:
         return schedule.state
-    if last_run is not None and last_run.state in _FAILURES:
+    if last_run is not None and last_run.state in _FAILURES and last_run.dismissed_at is None:
         return "failing"
     waiting = [schedule.next_due_at]
     if last_run is not None and last_run.started_at is None and last_run.state not in TERMINAL:
@@ -203,6 +203,7 @@ def runs(
     due_before: datetime | None = None,
     target: str | None = None,
     tag: str | None = None,
+    dismissed: bool | None = None,
 ) -> QuerySet[Occurrence]:
     """Latest due first; each with `schedule` loaded and `target_name` annotated. Bounds are inclusive."""
     rows = _with_target(scoped(Occurrence.objects.all(), tenant))
@@ -211,6 +212,7 @@ def runs(
         "state__in": list(states) or None,
         "due_at__gte": due_after,
         "due_at__lte": due_before,
+        "dismissed_at__isnull": None if dismissed is None else not dismissed,
     }
     rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
     if target is not None:
@@ -276,6 +278,8 @@ def _pending(run: Occurrence, last: Attempt | None) -> str:
 
 
 def _queued(run: Occurrence, last: Attempt | None) -> str:
+    if last is not None and last.outcome == AttemptOutcome.SUPERSEDED:
+        return f"Handed back at {_moment(run.queued_at, run)} by a worker that shut down; waits for another."
     return f"Released at {_moment(run.queued_at, run)}; no worker has claimed it yet."
 
 
@@ -298,11 +302,15 @@ def _succeeded(run: Occurrence, last: Attempt | None) -> str:
 
 
 def _failed(run: Occurrence, last: Attempt | None) -> str:
-    return f"{_ending(run, last)} The error is permanent, so it was not tried again."
+    return f"{_ending(run, last)} The error is permanent, so it was not tried again.{_dismissal(run)}"
 
 
 def _dead_lettered(run: Occurrence, last: Attempt | None) -> str:
-    return f"{_ending(run, last)} All {run.attempt_count} attempts are used up."
+    return f"{_ending(run, last)} All {run.tries} attempts are used up.{_dismissal(run)}"
+
+
+def _dismissal(run: Occurrence) -> str:
+    return f" Dismissed at {_moment(run.dismissed_at, run)}." if run.dismissed_at else ""
 
 
 def _skipped(run: Occurrence, last: Attempt | None) -> str:

@@ -14,6 +14,7 @@ CLAIMS_REFUSED = Counter("fencepost_claims_refused", "Claims that did not win", 
 STALE_COMPLETIONS = Counter("fencepost_stale_completions", "Ends written under a void fence: refused")
 LEASES_GRANTED = Counter("fencepost_leases_granted", "Claims that won")
 LEASES_EXPIRED = Counter("fencepost_leases_expired", "Leases ended by the sweep")
+BREAKER_OPEN = Gauge("fencepost_breaker_open", "1 while only a trickle of orphans goes back")
 SHARDS_OWNED = Gauge("fencepost_shards_owned", "Shards that this process works", ["kind"])
 CLOCK_SKEW = Gauge("fencepost_clock_skew_seconds", "This host's clock less the database's")
 ROUND_SECONDS = Histogram("fencepost_round_seconds", "Length of a round", ["process"])

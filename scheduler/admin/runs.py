@@ -33,6 +33,17 @@ CANCEL = Operation(
     apply=lambda row, actor: operations.cancel_run(row.tenant, row.pk, actor=actor),
 )
 
+REDRIVE = Operation(
+    label="Redrive",
+    question="Have these runs tried again, with the same idempotency keys and a fresh budget of attempts?",
+    apply=lambda row, actor: operations.redrive_run(row.tenant, row.pk, actor=actor),
+)
+DISMISS = Operation(
+    label="Dismiss",
+    question="Dismiss these runs? They stay as they are and no longer need attention.",
+    apply=lambda row, actor: operations.dismiss_run(row.tenant, row.pk, actor=actor),
+)
+
 
 @admin.register(Occurrence)
 class RunAdmin(ReadOnlyAdmin):
@@ -41,8 +52,8 @@ class RunAdmin(ReadOnlyAdmin):
     search_fields = ["id"]
     search_help_text = "A run's id, a schedule's id, or a tenant's slug"
     ordering = ["-due_at", "-id"]
-    actions = ["cancel"]
-    actions_detail = ["cancel_one"]
+    actions = ["cancel", "redrive", "dismiss"]
+    actions_detail = ["cancel_one", "redrive_one", "dismiss_one"]
     readonly_fields = ["state_label", "why", "attempts"]
     fieldsets = [
         (None, {"fields": ["state_label", "why", "attempts"]}),
@@ -53,8 +64,8 @@ class RunAdmin(ReadOnlyAdmin):
             {
                 "fields": [
                     "state", "wait_reason", "skip_reason", "generation", "fence", "overdue", "coalesced",
-                    "cancel_requested_at", "late_writes_refused", "tzdata_version",
-                    "result", "error", "progress",
+                    "cancel_requested_at", "attempts_forgiven", "dismissed_at", "late_writes_refused",
+                    "tzdata_version", "result", "error", "progress",
                 ]
             },
         ),
@@ -100,6 +111,22 @@ class RunAdmin(ReadOnlyAdmin):
     @action(description="Cancel", permissions=["operate"], url_path="cancel")
     def cancel_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.confirmed_one(request, CANCEL, object_id)
+
+    @action(description="Redrive", permissions=["operate"])
+    def redrive(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self.confirmed(request, REDRIVE)
+
+    @action(description="Redrive", permissions=["operate"], url_path="redrive")
+    def redrive_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.confirmed_one(request, REDRIVE, object_id)
+
+    @action(description="Dismiss", permissions=["operate"])
+    def dismiss(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self.confirmed(request, DISMISS)
+
+    @action(description="Dismiss", permissions=["operate"], url_path="dismiss")
+    def dismiss_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.confirmed_one(request, DISMISS, object_id)
 
 
 def find(runs: QuerySet[Any], term: str) -> QuerySet[Any]:

@@ -166,6 +166,7 @@ def _waits_for_time(candidate: Candidate) -> bool:
         and candidate.wait_reason == WaitReason.DUE
         and candidate.origin == "schedule"
         and not candidate.overdue  # its own catch-up made it: it is the one that runs
+        and candidate.generation == 0  # released before: it was redriven, and no instant is missed
     )
 
 

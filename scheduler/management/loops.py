@@ -47,6 +47,7 @@ def sweep(wanted: range | None) -> Process:
         session_s=environment.session_s,
         dispatch_grace_s=environment.dispatch_grace_s,
         rate_per_s=environment.sweep_rate,
+        breaker_at=environment.breaker,
     )
 
 

@@ -24,7 +24,10 @@ CREATE TABLE occurrence (
     skip_reason varchar(10),
     dispatch_at timestamptz NOT NULL,
     generation integer NOT NULL DEFAULT 0,
+    -- Attempts that count: all but those that a draining worker handed back.
     attempt_count integer NOT NULL DEFAULT 0,
+    -- Of these, those made before the last redrive: the budget of attempts begins after them.
+    attempts_forgiven integer NOT NULL DEFAULT 0,
     fence bigint,
     overdue boolean NOT NULL DEFAULT false,
     coalesced integer NOT NULL DEFAULT 0,
@@ -34,6 +37,8 @@ CREATE TABLE occurrence (
     queued_at timestamptz,
     started_at timestamptz,
     finished_at timestamptz,
+    -- Somebody has seen it and will not run it again: it leaves the list of dead letters.
+    dismissed_at timestamptz,
     result jsonb,
     error jsonb,
     progress jsonb,
@@ -58,6 +63,8 @@ CREATE TABLE occurrence (
     CONSTRAINT occurrence_ends CHECK (
         (state IN ('SUCCEEDED', 'FAILED', 'DEAD_LETTERED', 'SKIPPED', 'CANCELLED'))
         = (finished_at IS NOT NULL)),
+    CONSTRAINT occurrence_dismissed CHECK (dismissed_at IS NULL OR state IN ('FAILED', 'DEAD_LETTERED')),
+    CONSTRAINT occurrence_forgiven CHECK (attempts_forgiven BETWEEN 0 AND attempt_count),
     CONSTRAINT occurrence_held CHECK (state <> 'RUNNING' OR (fence IS NOT NULL AND attempt_count > 0)),
     CONSTRAINT occurrence_queued CHECK (state <> 'QUEUED' OR (queued_at IS NOT NULL AND generation > 0))
 ) PARTITION BY RANGE (due_at);
@@ -71,6 +78,10 @@ CREATE INDEX occurrence_unclaimed ON occurrence (queued_at) WHERE state = 'QUEUE
 -- store/sweep.sql: without_waker
 CREATE INDEX occurrence_waiting ON occurrence (dispatch_at)
     WHERE state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED');
+
+-- store/sessions.sql: held_leases
+CREATE INDEX occurrence_to_stop ON occurrence (id)
+    WHERE state = 'RUNNING' AND cancel_requested_at IS NOT NULL;
 
 -- store/outbox.sql: parked, and whoever frees a slot: the next in line
 CREATE INDEX occurrence_parked ON occurrence (schedule_id, due_at, id)
@@ -178,6 +189,13 @@ CREATE TABLE outbox (
     CONSTRAINT outbox_once UNIQUE (run_id, generation)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
+-- One row. Whoever takes the turn may put one round's worth of orphans back: the rate is that of all sweeps.
+CREATE TABLE sweep_turn (
+    id boolean PRIMARY KEY DEFAULT true CHECK (id),
+    taken_at timestamptz NOT NULL
+);
+INSERT INTO sweep_turn (taken_at) VALUES ('-infinity');
+
 CREATE TABLE shard_lease (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind varchar(8) NOT NULL CHECK (kind IN ('tick', 'relay')),
@@ -236,7 +254,7 @@ SELECT fencepost_make_partitions(3);
 """
 
 DROP = """
-DROP TABLE shard_lease, outbox, overlap_slot, lease, session, attempt, occurrence;
+DROP TABLE shard_lease, sweep_turn, outbox, overlap_slot, lease, session, attempt, occurrence;
 DROP FUNCTION fencepost_counted_runs(uuid);
 DROP FUNCTION fencepost_make_partitions(integer);
 DROP FUNCTION occurrence_transition();

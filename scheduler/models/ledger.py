@@ -34,6 +34,7 @@ class Occurrence(models.Model):
     dispatch_at = models.DateTimeField()
     generation = models.PositiveIntegerField()
     attempt_count = models.PositiveIntegerField()
+    attempts_forgiven = models.PositiveIntegerField(default=0)  # by the last redrive
     fence = models.BigIntegerField(null=True)
     overdue = models.BooleanField()
     coalesced = models.PositiveIntegerField()
@@ -43,6 +44,7 @@ class Occurrence(models.Model):
     queued_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
+    dismissed_at = models.DateTimeField(null=True)
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
     progress = models.JSONField(null=True)
@@ -56,6 +58,11 @@ class Occurrence(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+    @property
+    def tries(self) -> int:
+        """Attempts since the last redrive: what `max_attempts` limits."""
+        return self.attempt_count - self.attempts_forgiven
 
     @property
     def slotted(self) -> bool:

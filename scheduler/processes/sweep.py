@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from scheduler import telemetry
+from scheduler.core import breaker
 from scheduler.core.retry import RetryPolicy, after_failure
 from scheduler.core.states import AttemptOutcome
 from scheduler.faultpoints import fault_point
@@ -16,15 +17,20 @@ from scheduler.store.sweep import Orphan
 
 HOUSEKEEPING_S = 600.0
 WAKER_GRACE_S = 60.0
+LOSSES_WITHIN_S = 60.0
 
 
 class Sweep:
     name = "sweep"
 
-    def __init__(self, *, session_s: float, dispatch_grace_s: float, rate_per_s: float) -> None:
+    def __init__(
+        self, *, session_s: float, dispatch_grace_s: float, rate_per_s: float, breaker_at: float
+    ) -> None:
         self._session_s = session_s
         self._dispatch_grace_s = dispatch_grace_s
         self._rate_per_s = rate_per_s
+        self._threshold = breaker_at
+        self._broken = False
         self._wait_s = min(1.0, session_s / 5)
         self._last_round: float | None = None
         self._hold_until = 0.0
@@ -33,7 +39,7 @@ class Sweep:
     def run_once(self, connection: Connection, now: datetime) -> Report:
         counts = {"lost": 0, "timed_out": 0}
         if not self._after_gap():
-            counts["lost"] = self._end(connection, sweep.dead_leases(connection, limit=self._limit), "dead")
+            counts["lost"] = self._put_back(connection)
         counts["timed_out"] = self._end(
             connection, sweep.overdue_leases(connection, limit=self._limit), "overdue"
         )
@@ -54,7 +60,7 @@ class Sweep:
 
     @property
     def _limit(self) -> int:
-        """The way back is limited: at most `rate_per_s`, whatever the rounds' rhythm."""
+        """Of a round: at most `rate_per_s`, whatever the rounds' rhythm."""
         return max(1, round(self._rate_per_s * self._wait_s))
 
     def _after_gap(self) -> bool:
@@ -67,6 +73,29 @@ class Sweep:
             telemetry.trouble("sweep_gap", seconds=round(moment - self._last_round, 1))
         self._last_round = moment
         return moment < self._hold_until
+
+    def _put_back(self, connection: Connection) -> int:
+        """Limited for all sweeps together, and to a trickle while the workers that are left are strained."""
+        orphans = sweep.dead_leases(connection, limit=self._limit)
+        if not orphans:
+            self._show(None)
+            return 0
+        if not sweep.take_turn(connection, wait_s=self._wait_s):
+            return 0
+        strain = sweep.strain(connection, window_s=LOSSES_WITHIN_S)
+        decision = breaker.decide(strain, limit=self._limit, threshold=self._threshold)
+        self._show(decision.reason)
+        return self._end(connection, orphans[: decision.limit], "dead")
+
+    def _show(self, reason: str | None) -> None:
+        """An alert when the breaker opens, not at each round in which it is open."""
+        broken = reason is not None
+        telemetry.BREAKER_OPEN.set(broken)
+        if broken and not self._broken:
+            telemetry.alert("breaker_open", reason=reason)
+        elif self._broken and not broken:
+            telemetry.fact("breaker_closed")
+        self._broken = broken
 
     def _end(self, connection: Connection, orphans: Sequence[Orphan], guard: Guard) -> int:
         if not orphans:
@@ -107,7 +136,7 @@ _TEXTS: dict[Guard, str] = {
 
 
 def _ending(orphan: Orphan, guard: Guard) -> Ending:
-    decision = after_failure(RetryPolicy.of(orphan.retry), run_id=orphan.run_id, attempt=orphan.attempt)
+    decision = after_failure(RetryPolicy.of(orphan.retry), run_id=orphan.run_id, attempt=orphan.tries)
     return Ending(
         run_id=orphan.run_id,
         due_at=orphan.due_at,

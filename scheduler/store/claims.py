@@ -31,7 +31,10 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claimed:
-    """A run that is held, with all that an attempt at it needs. Times in UTC, durations in seconds."""
+    """A run that is held, with all that an attempt at it needs. Times in UTC, durations in seconds.
+
+    `attempt` counts over the run's whole life, `tries` since its last redrive: the latter is what is limited.
+    """
 
     claim_id: UUID
     run_id: UUID
@@ -40,6 +43,7 @@ class Claimed:
     granted_at: datetime
     ends_by: datetime
     attempt: int
+    tries: int
     schedule_id: UUID
     revision: int
     origin_key: UUID

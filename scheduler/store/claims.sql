@@ -36,7 +36,7 @@ WITH moment AS MATERIALIZED (
                 WHEN o.state <> 'QUEUED' THEN 'already_held'
                 WHEN h.id IS NULL THEN 'session_lost'
                 WHEN o.dispatch_at > m.now THEN 'too_early'
-                WHEN o.attempt_count >= (r.retry->>'max_attempts')::int THEN 'exhausted'
+                WHEN o.attempt_count - o.attempts_forgiven >= (r.retry->>'max_attempts')::int THEN 'exhausted'
            END AS refusal
     FROM wanted w
     CROSS JOIN moment m
@@ -74,8 +74,8 @@ SELECT claim_id, refusal FROM seen
 -- Everything an attempt needs, by claim id: the one way to the answer, after a commit that was heard and
 -- after one that was not.
 SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by,
-       o.attempt_count AS attempt, o.schedule_id, o.revision, o.origin_key, o.overlap <> 'allow' AS slotted,
-       r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
+       o.attempt_count AS attempt, o.attempt_count - o.attempts_forgiven AS tries, o.schedule_id, o.revision,
+       o.origin_key, o.overlap <> 'allow' AS slotted, r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
        t.slug AS tenant, r.target_name AS target, r.payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
        o.progress->'resume' AS resume
 FROM lease l
@@ -87,7 +87,8 @@ WHERE l.claim_id = ANY(%(claim_ids)s)
 -- name: end_attempts
 -- The end of attempts, whoever writes it: the holder under its live session, or the sweep where the session
 -- is dead or the time limit has passed. The lease row is the fence: no lease with this fence, no effect.
--- A cancelled run ends as CANCELLED unless it succeeded all the same.
+-- A cancelled run ends as CANCELLED unless it succeeded all the same. One that a draining worker hands back is
+-- QUEUED again at once: it keeps its slot, a new generation announces it, and its attempt is not counted.
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), ending AS (
@@ -110,14 +111,19 @@ WITH moment AS MATERIALIZED (
 ), ended AS (
     UPDATE occurrence o
     SET state = n.state,
-        finished_at = CASE WHEN n.state NOT IN ('RETRY_WAIT', 'UNKNOWN') THEN m.now END,
+        finished_at = CASE WHEN n.state NOT IN ('RETRY_WAIT', 'UNKNOWN', 'QUEUED') THEN m.now END,
+        generation = o.generation + (n.state = 'QUEUED')::int,
+        queued_at = CASE WHEN n.state = 'QUEUED' THEN m.now ELSE o.queued_at END,
+        attempt_count = o.attempt_count - (n.outcome = 'superseded')::int,
         dispatch_at = CASE WHEN n.state = 'RETRY_WAIT'
                            THEN m.now + make_interval(secs => n.delay_s) ELSE o.dispatch_at END,
         result = n.result, error = n.error
     FROM moment m, (
-        SELECT e.run_id, e.due_at, e.fence, e.outcome, e.result, e.error, e.delay_s,
+        SELECT e.run_id, e.due_at, e.fence, e.result, e.error, e.delay_s,
                CASE WHEN c.cancel_requested_at IS NOT NULL AND e.state <> 'SUCCEEDED'
-                    THEN 'CANCELLED' ELSE e.state END AS state
+                    THEN 'CANCELLED' ELSE e.state END AS state,
+               CASE WHEN c.cancel_requested_at IS NOT NULL AND e.outcome = 'superseded'
+                    THEN 'cancelled' ELSE e.outcome END AS outcome
         FROM ending e
         JOIN released r ON r.run_id = e.run_id AND r.fence = e.fence
         JOIN occurrence c ON c.due_at = e.due_at AND c.id = e.run_id
@@ -133,9 +139,12 @@ WITH moment AS MATERIALIZED (
     INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
     SELECT n.dispatch_at, n.id, n.due_at, n.shard, n.generation + 1
     FROM ended n WHERE n.state = 'RETRY_WAIT'
+    UNION ALL
+    SELECT m.now, n.id, n.due_at, n.shard, n.generation
+    FROM ended n, moment m WHERE n.state = 'QUEUED'
 ), freed AS (
     UPDATE overlap_slot SET run_id = NULL, due_at = NULL
-    WHERE run_id IN (SELECT id FROM ended WHERE state NOT IN ('RETRY_WAIT', 'UNKNOWN'))
+    WHERE run_id IN (SELECT id FROM ended WHERE state NOT IN ('RETRY_WAIT', 'UNKNOWN', 'QUEUED'))
     RETURNING schedule_id
 ), woken AS (
     -- The slot was locked before this statement began: whoever parked is visible, whoever will park waits.

@@ -142,21 +142,23 @@ WHERE s.run_id IS NOT NULL
   AND (o.id IS NULL OR o.state NOT IN ('QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'UNKNOWN'))
 
 -- name: attempts_miscounted
--- I8: the counter that the limit is checked against is the number of attempts.
+-- I8: the counter that the limit is checked against is the number of attempts, less those that draining workers
+-- handed back.
 SELECT o.id::text AS subject, format('counts %%s attempts, has %%s', o.attempt_count, count(a.fence)) AS detail
 FROM occurrence o
-LEFT JOIN attempt a ON a.due_at = o.due_at AND a.run_id = o.id
+LEFT JOIN attempt a ON a.due_at = o.due_at AND a.run_id = o.id AND a.outcome IS DISTINCT FROM 'superseded'
 WHERE o.due_at > coalesce(%(since)s::timestamptz, '-infinity') AND o.due_at <= %(until)s
 GROUP BY o.due_at, o.id
 HAVING o.attempt_count <> count(a.fence)
 
 -- name: attempts_over_limit
--- I8: no run was tried more often than its revision allows.
+-- I8: no run was tried more often than its revision allows; a redrive allows as often again.
 SELECT o.id::text AS subject,
-       format('counts %%s attempts, its revision allows %%s', o.attempt_count, r.retry ->> 'max_attempts') AS detail
+       format('counts %%s attempts, %%s of them forgiven; its revision allows %%s',
+              o.attempt_count, o.attempts_forgiven, r.retry ->> 'max_attempts') AS detail
 FROM occurrence o
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
-WHERE o.attempt_count > (r.retry ->> 'max_attempts')::integer
+WHERE o.attempt_count - o.attempts_forgiven > (r.retry ->> 'max_attempts')::integer
   AND o.due_at > coalesce(%(since)s::timestamptz, '-infinity') AND o.due_at <= %(until)s
 
 -- name: totals

@@ -81,6 +81,16 @@ def cancel(connection: Connection, runs: Sequence[RunKey], *, now: datetime) -> 
     return {run_id: State(state) for run_id, state in found}
 
 
+def redrive(connection: Connection, run: RunKey) -> bool:
+    """Whether the run, which the caller has locked, had failed for good and now waits again."""
+    return connection.execute(SQL["redrive"], {"due_at": run.due_at, "id": run.id}).fetchone() is not None
+
+
+def dismiss(connection: Connection, run: RunKey) -> bool:
+    """Whether the run, which the caller has locked, had failed for good and was not dismissed yet."""
+    return connection.execute(SQL["dismiss"], {"due_at": run.due_at, "id": run.id}).fetchone() is not None
+
+
 def requested_run(
     connection: Connection, schedule_id: UUID, *, origin_key: UUID, since: datetime
 ) -> UUID | None:

@@ -88,6 +88,29 @@ WITH wanted AS (
 )
 SELECT id, state FROM touched
 
+-- name: redrive
+-- A locked run that has failed for good waits again, for its release like any other: the same run with the same
+-- key, and a whole budget of attempts.
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), redriven AS (
+    UPDATE occurrence o
+    SET state = 'PENDING', wait_reason = 'due', dispatch_at = m.now, attempts_forgiven = o.attempt_count,
+        finished_at = NULL, dismissed_at = NULL, cancel_requested_at = NULL, result = NULL, error = NULL
+    FROM moment m
+    WHERE o.due_at = %(due_at)s AND o.id = %(id)s AND o.state IN ('FAILED', 'DEAD_LETTERED')
+    RETURNING o.id, o.due_at, o.shard, o.dispatch_at, o.generation
+)
+INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
+SELECT dispatch_at, id, due_at, shard, generation + 1 FROM redriven
+RETURNING run_id
+
+-- name: dismiss
+UPDATE occurrence o SET dismissed_at = clock_timestamp()
+WHERE o.due_at = %(due_at)s AND o.id = %(id)s AND o.state IN ('FAILED', 'DEAD_LETTERED')
+  AND o.dismissed_at IS NULL
+RETURNING o.id
+
 -- name: requested
 -- The run that this request has asked for before. Bounded in time, for origin_key has no index of its own.
 SELECT o.id

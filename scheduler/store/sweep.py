@@ -7,6 +7,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row, scalar_row
 
+from scheduler.core.breaker import Strain
 from scheduler.store.statements import Connection, cursor, load
 
 SQL = load("sweep")
@@ -22,7 +23,7 @@ class Orphan:
     schedule_id: UUID
     slotted: bool
     fixed_delay: bool
-    attempt: int
+    tries: int
     retry: dict[str, Any]
 
 
@@ -37,6 +38,19 @@ def overdue_leases(connection: Connection, *, limit: int) -> list[Orphan]:
 def _orphans(connection: Connection, statement: str, limit: int) -> list[Orphan]:
     with cursor(connection, class_row(Orphan)) as rows:
         return rows.execute(SQL[statement], {"limit": limit}).fetchall()
+
+
+def take_turn(connection: Connection, *, wait_s: float) -> bool:
+    """Whether it is ours to put orphans back now: nobody has for `wait_s`."""
+    return connection.execute(SQL["take_turn"], {"wait_s": wait_s}).fetchone() is not None
+
+
+def strain(connection: Connection, *, window_s: float) -> Strain:
+    """How busy the living workers are, and how many were lost in the last `window_s`."""
+    with cursor(connection, class_row(Strain)) as rows:
+        found = rows.execute(SQL["strain"], {"window_s": window_s}).fetchone()
+    assert found is not None  # an aggregate always answers
+    return found
 
 
 def redispatch_unclaimed(connection: Connection, *, grace_s: float, limit: int) -> int:

@@ -3,7 +3,7 @@
 -- name: dead_leases
 -- Runs whose holder's session is over, or that no session holds; the oldest first.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
-       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count AS attempt, r.retry
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry
 FROM lease l
 LEFT JOIN session s ON s.id = l.session_id
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
@@ -13,15 +13,37 @@ ORDER BY l.granted_at
 LIMIT %(limit)s
 
 -- name: overdue_leases
--- Runs past their time limit and grace: threads cannot be killed, their fences can.
+-- Runs past their time limit and grace: threads cannot be killed, their fences can. Those of dead sessions are
+-- left to the way back, which is limited.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
-       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count AS attempt, r.retry
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
 WHERE l.ends_by <= clock_timestamp()
+  AND EXISTS (SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > clock_timestamp())
 ORDER BY l.ends_by
 LIMIT %(limit)s
+
+-- name: take_turn
+-- One sweep in each stretch of `wait_s` may put orphans back, however many there are. Whoever dies with the turn
+-- loses nothing: it comes round again.
+UPDATE sweep_turn t SET taken_at = moment.now
+FROM (SELECT clock_timestamp() AS now) AS moment
+WHERE t.taken_at <= moment.now - make_interval(secs => %(wait_s)s)
+RETURNING t.taken_at
+
+-- name: strain
+-- What the breaker goes by, of workers. Busy is what live sessions hold: leases of dead ones occupy nobody, and
+-- counted as busy they would keep the breaker open for ever. A session that was closed properly leaves no row.
+SELECT coalesce(sum(s.capacity) FILTER (WHERE s.expires_at > moment.now), 0)::int AS capacity,
+       coalesce(sum(held.leases) FILTER (WHERE s.expires_at > moment.now), 0)::int AS busy,
+       count(*) FILTER (WHERE s.expires_at > moment.now) AS live,
+       count(*) FILTER (WHERE s.expires_at <= moment.now) AS lost
+FROM (SELECT clock_timestamp() AS now) AS moment
+CROSS JOIN session s
+CROSS JOIN LATERAL (SELECT count(*) AS leases FROM lease l WHERE l.session_id = s.id) AS held
+WHERE s.kind = 'worker' AND s.expires_at > moment.now - make_interval(secs => %(window_s)s)
 
 -- name: redispatch_unclaimed
 -- QUEUED for longer than the grace, with no row on the agenda: the message was lost, or waits behind others.

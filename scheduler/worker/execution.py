@@ -14,7 +14,7 @@ from uuid import UUID
 from scheduler.core.identity import idempotency_key, sub_key
 from scheduler.core.retry import Decision, RetryPolicy, after_failure
 from scheduler.core.states import AttemptOutcome, State
-from scheduler.errors import Cancelled, LeaseLost, PermanentError, RetryLater
+from scheduler.errors import Cancelled, Drained, LeaseLost, PermanentError, RetryLater
 from scheduler.store.claims import Claimed, Ending
 from scheduler.worker.registry import JobSpec
 
@@ -34,7 +34,8 @@ class Recorder(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Held:
-    """A run that this process holds, or believes to hold: `lost` and `cancelled` are set by the session.
+    """A run that this process holds, or believes to hold: `lost` and `cancelled` are set by the session,
+    `draining` by the end of the process.
 
     `good_until` is on the monotonic clock, which runs on while a process is stopped: whoever wakes up too
     late knows it at once, before any renewal could tell.
@@ -45,6 +46,7 @@ class Held:
     good_until: Callable[[], float]
     lost: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
+    draining: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
         """Raises LeaseLost or Cancelled: the attempt is no longer wanted."""
@@ -57,9 +59,10 @@ class Held:
 class Context:
     """What a job gets as its first argument."""
 
-    def __init__(self, held: Held, recorder: Recorder) -> None:
+    def __init__(self, held: Held, recorder: Recorder, *, drains: bool = False) -> None:
         self._held = held
         self._recorder = recorder
+        self._drains = drains
         claimed = held.claimed
         self.run_id: UUID = claimed.run_id
         self.due_at: datetime = claimed.due_at
@@ -78,22 +81,29 @@ class Context:
         return sub_key(self.idempotency_key, name)
 
     def check_cancelled(self) -> None:
-        """Raises Cancelled if somebody wants the run stopped, LeaseLost if it is no longer ours."""
+        """Raises Cancelled if somebody wants the run stopped, LeaseLost if it is no longer ours, and Drained,
+        for a job that declares `drains`, once the worker shuts down.
+        """
         self._held.check()
+        if self._drains and self._held.draining.is_set():
+            raise Drained(f"run {self.run_id} goes back to the queue: its worker shuts down")
 
     def heartbeat(self, *, percent: float | None = None, note: str = "", resume: Any = None) -> None:
-        """Progress for people, and `resume` for the next attempt. Renews nothing: the session does."""
+        """Progress for people, and `resume` for the next attempt. Renews nothing: the session does.
+
+        Raises as `check_cancelled` does, once the progress is on record: what is drained resumes from it.
+        """
         self._held.check()
         progress = {"percent": percent, "note": note[:500], "resume": resume}
         if not self._recorder.report_progress(self._held, progress):
             self._held.lost.set()
-            self._held.check()
+        self.check_cancelled()
 
 
 def attempt(held: Held, spec: JobSpec, recorder: Recorder) -> tuple[Ending, BaseException | None]:
     """Call the job once. Returns how it ended, and the exception to show to whoever watches."""
     try:
-        result = spec.function(Context(held, recorder), **held.claimed.payload)
+        result = spec.function(Context(held, recorder, drains=spec.drains), **held.claimed.payload)
         return _ending(held, Decision(state=State.SUCCEEDED), _storable(result)), None
     except BaseException as error:
         return _failure(held, spec, error), error
@@ -108,11 +118,13 @@ def _verdict(held: Held, spec: JobSpec, error: BaseException) -> tuple[AttemptOu
     claimed = held.claimed
     if isinstance(error, Cancelled) and held.cancelled.is_set():
         return AttemptOutcome.CANCELLED, Decision(state=State.CANCELLED)
+    if isinstance(error, Drained) and held.draining.is_set():
+        return AttemptOutcome.SUPERSEDED, Decision(state=State.QUEUED)
     outcome = AttemptOutcome.LOST if isinstance(error, LeaseLost) else AttemptOutcome.FAILED
     decision = after_failure(
         RetryPolicy.of(claimed.retry),
         run_id=claimed.run_id,
-        attempt=claimed.attempt,
+        attempt=claimed.tries,
         permanent=isinstance(error, (PermanentError, *spec.non_retryable)),
         asked_delay_s=error.after if isinstance(error, RetryLater) else None,
     )

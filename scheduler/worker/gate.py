@@ -292,6 +292,8 @@ class Gate(bootsteps.StartStopStep):
 
     def _drain_and_stop(self) -> None:
         self._post(self.pump)
+        if self._worker is not None:
+            self._worker.drain()
         deadline = time.monotonic() + DRAIN_S
         while self._busy and time.monotonic() < deadline:
             time.sleep(PUMP_S)

@@ -21,6 +21,7 @@ class JobSpec:
     parameters: Mapping[str, Any]
     description: str
     non_retryable: tuple[type[BaseException], ...] = ()
+    drains: bool = False
 
 
 _jobs: dict[str, JobSpec] = {}

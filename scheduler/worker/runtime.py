@@ -42,6 +42,7 @@ class Worker:
     ) -> None:
         self._held: dict[UUID, Held] = {}
         self._lock = threading.Lock()
+        self._draining = threading.Event()
         self._flusher = Flusher(connect)
         self._progress = _ProgressLine(connect)
         self._session = SessionKeeper(
@@ -93,6 +94,10 @@ class Worker:
         self._flusher.submit(EndWish(ending=ending, answer=written))
         return error
 
+    def drain(self) -> None:
+        """Ask the jobs that agreed to it to stop; their runs go back to the queue, uncounted."""
+        self._draining.set()
+
     def finish(self, timeout_s: float) -> None:
         """Write what was handed in, then end the session: what still runs is the sweep's to take up again."""
         self._flusher.finish(timeout_s)
@@ -102,7 +107,12 @@ class Worker:
         if isinstance(found, Refusal):
             telemetry.claim_refused(found)
             return found
-        held = Held(claimed=found, session_id=session_id, good_until=self._session.watch_over(session_id))
+        held = Held(
+            claimed=found,
+            session_id=session_id,
+            good_until=self._session.watch_over(session_id),
+            draining=self._draining,
+        )
         with self._lock:
             self._held[found.claim_id] = held
         telemetry.LEASES_GRANTED.inc()

@@ -40,6 +40,28 @@ def test_sigterm_ends_everything_and_wastes_nothing(installation: Installation, 
     assert installation.verify().violations == ()
 
 
+def test_a_job_that_agreed_to_stop_goes_on_in_another_worker(installation: Installation) -> None:
+    """Within ten seconds, although it had a minute to go; uncounted, and in the slot that it had."""
+    ledger = installation.ledger
+    installation.environ["FENCEPOST_JOBS"] = "examples.jobs,tests.support.long_job"
+    tick, relay, first = (installation.start(name) for name in ("tick", "relay", "worker"))
+    installation.apply(recording("long", target="tests.long", payload={}, overlap="skip"))
+    run_id = wait_until(lambda: installation.effects("begin"), 60)[0].run
+    tick.end()
+    assert first.end(10) == 0
+    assert ledger.scalar("SELECT state FROM occurrence WHERE id = %(id)s", id=run_id) == "QUEUED"
+    assert ledger.scalar("SELECT run_id FROM overlap_slot") == run_id
+
+    second = installation.start("worker")
+    succeeded = "SELECT count(*) FROM occurrence WHERE id = %(id)s AND state = 'SUCCEEDED'"
+    wait_until(lambda: ledger.scalar(succeeded, id=run_id), 30)
+    outcomes = "SELECT number, outcome FROM attempt WHERE run_id = %(id)s ORDER BY fence"
+    assert ledger.rows(outcomes, id=run_id) == [(1, "superseded"), (1, "succeeded")]
+    second.end()
+    relay.end()
+    assert installation.verify().violations == ()
+
+
 def test_kill_of_the_parent_ends_the_children(up: Running) -> None:
     tree = psutil.Process(up.pid).children(recursive=True)
     assert len(tree) >= 6  # web, two ticks, relay, sweep, worker

@@ -214,6 +214,18 @@ def test_runs_are_cancelled_and_refusals_are_told(scene: Scene, operator: Client
     assert waiting.state == State.CANCELLED
 
 
+def test_failed_runs_are_dismissed_and_redriven(scene: Scene, operator: Client) -> None:
+    schedule = make_schedule(scene.acme)
+    failed = [make_run(schedule, State.DEAD_LETTERED, outcomes=("failed",)) for _ in range(2)]
+    for verb in ("dismiss", "redrive"):
+        selection = {"action": verb, "index": "0", "_selected_action": [str(run.id) for run in failed]}
+        operator.post(RUNS, {**selection, "confirmed": "1"})
+        assert AuditEntry.objects.filter(action=f"run.{verb}").count() == 2
+    for run in failed:
+        run.refresh_from_db()
+    assert {run.state for run in failed} == {State.PENDING}
+
+
 def test_read_only_staff_look_and_do_not_touch(scene: Scene, reader: Client) -> None:
     schedule = make_schedule(scene.acme)
     run = make_run(schedule, State.QUEUED)

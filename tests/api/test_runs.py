@@ -162,3 +162,40 @@ class TestCancel:
         assert answer["state"] == "RUNNING"
         assert answer["cancel_requested_at"] is not None
         assert answer["why"].endswith("It was asked to stop.")
+
+
+class TestRedriveAndDismiss:
+    @pytest.fixture
+    def failed(self, schedule: Schedule) -> Occurrence:
+        run = ask(schedule)
+        attempt = start(run)
+        now = database_time()
+        Attempt.objects.filter(fence=attempt.fence).update(outcome="failed", finished_at=now)
+        Occurrence.objects.filter(id=run.id).update(state="DEAD_LETTERED", finished_at=now)
+        return run
+
+    def test_what_failed_waits_again(self, alice: APIClient, failed: Occurrence) -> None:
+        Occurrence.objects.filter(id=failed.id).update(dispatch_at=database_time())
+        answer = alice.post(f"{RUNS}/{failed.id}/redrive")
+        assert (answer.status_code, answer.json()["state"]) == (202, "PENDING")
+        again = alice.post(f"{RUNS}/{failed.id}/redrive")
+        assert (again.status_code, again.json()["state"]) == (409, "PENDING")
+
+    def test_what_is_dismissed_leaves_the_list(
+        self, alice: APIClient, schedule: Schedule, failed: Occurrence
+    ) -> None:
+        url = f"/api/v1/schedules/{schedule.id}"
+        assert alice.get(url).json()["health"] == "failing"
+        assert ids(alice.get(f"{RUNS}?dismissed=false")) == [str(failed.id)]
+        answer = alice.post(f"{RUNS}/{failed.id}/dismiss")
+        assert (answer.status_code, answer.json()["state"]) == (202, "DEAD_LETTERED")
+        assert answer.json()["dismissed_at"].endswith("Z")
+        assert "Dismissed at" in answer.json()["why"]
+        assert alice.post(f"{RUNS}/{failed.id}/dismiss").status_code == 202
+        assert ids(alice.get(f"{RUNS}?state=DEAD_LETTERED&dismissed=false")) == []
+        assert ids(alice.get(f"{RUNS}?dismissed=true")) == [str(failed.id)]
+        assert alice.get(url).json()["health"] == "ok"
+
+    def test_what_did_not_fail_is_not_dismissed(self, alice: APIClient, schedule: Schedule) -> None:
+        answer = alice.post(f"{RUNS}/{ask(schedule).id}/dismiss")
+        assert (answer.status_code, answer.json()["state"]) == (409, "PENDING")

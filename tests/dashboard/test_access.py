@@ -32,6 +32,8 @@ ROUTES: dict[str, tuple[str, Role | None]] = {
     "runs": ("GET", Role.VIEWER),
     "run": ("GET", Role.VIEWER),
     "cancel_run": ("POST", Role.OPERATOR),
+    "redrive_run": ("POST", Role.OPERATOR),
+    "dismiss_run": ("POST", Role.OPERATOR),
 }
 GUARDED = [name for name, (_, role) in ROUTES.items() if role]
 POSTED = [name for name, (method, _) in ROUTES.items() if method == "POST"]

@@ -102,6 +102,33 @@ def test_a_run_that_is_over_is_not_cancelled(scene: Scene, alice: Client) -> Non
     assert run.state == State.SUCCEEDED
 
 
+def test_what_failed_is_tried_again_or_dismissed(scene: Scene, alice: Client) -> None:
+    schedule = make_schedule(scene.acme)
+    failed = make_run(schedule, State.DEAD_LETTERED, outcomes=("failed",) * 5)
+    assert {"Try again", "Dismiss"} <= set(Document.of(alice.get(f"/runs/{failed.id}")).texts("button"))
+    page = Document.of(alice.post(f"/runs/{failed.id}/dismiss", follow=True))
+    assert page.texts("p", class_="message") == ["Dismissed. It no longer needs attention."]
+    assert "Dismiss" not in page.texts("button")
+    assert _listed(alice, "?show=attention") == []
+    page = Document.of(alice.post(f"/runs/{failed.id}/redrive", follow=True))
+    assert page.texts("p", class_="message") == ["It is tried again, with a fresh budget of attempts."]
+    failed.refresh_from_db()
+    assert (failed.state, failed.tries) == (State.PENDING, 0)
+
+
+@pytest.mark.parametrize("verb", ["redrive", "dismiss"])
+def test_what_did_not_fail_is_left_alone(verb: str, scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme))
+    page = Document.of(alice.post(f"/runs/{run.id}/{verb}", follow=True))
+    assert page.texts("p", class_="error")
+
+
+def test_a_run_that_fails_while_it_is_watched_offers_what_can_be_done(scene: Scene, alice: Client) -> None:
+    failed = make_run(make_schedule(scene.acme), State.FAILED, outcomes=("failed",))
+    update = alice.get(f"/runs/{failed.id}", headers={"HX-Request": "true"})
+    assert "Try again" in Document.of(update).texts("button")
+
+
 # The list ---------------------------------------------------------------------------------------
 
 

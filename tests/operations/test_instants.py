@@ -12,19 +12,23 @@ from django.db import connection
 
 from scheduler.core import identity
 from scheduler.core.materialise import plan_move
+from scheduler.core.overlap import Slot
+from scheduler.core.release import decide
 from scheduler.errors import Conflict, NotFound, ValidationFailed
 from scheduler.models import Occurrence, PauseInterval, Schedule, ScheduleRevision
 from scheduler.operations import (
     cancel_run,
     delete_schedule,
+    dismiss_run,
     edit_schedule,
     pause_schedule,
+    redrive_run,
     resume_schedule,
     trigger_schedule,
 )
 from scheduler.orm import database_time, raw_connection
-from scheduler.store import due
-from tenants.models import Tenant
+from scheduler.store import due, outbox
+from tenants.models import AuditEntry, Tenant
 from tests import factories
 from tests.factories import ACTOR, every
 
@@ -393,3 +397,73 @@ class TestCancelRun:
         for run_id in (uuid4(), type(uuid4())(int=2**128 - 1), type(uuid4())(int=0)):
             with pytest.raises(NotFound):
                 cancel_run(tenant, run_id, actor=ACTOR)
+
+
+def fail(run: Occurrence, state: str = "DEAD_LETTERED") -> None:
+    """As its last allowed attempt leaves a run."""
+    start(run)
+    rows = Occurrence.objects.filter(due_at=run.due_at, id=run.id)
+    rows.update(state=state, finished_at=database_time(), attempt_count=5, error={"type": "ValueError"})
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM outbox")
+
+
+class TestRedriveAndDismiss:
+    @pytest.fixture
+    def run(self, tenant: Tenant) -> Occurrence:
+        schedule = factories.schedule(tenant)
+        run_id = trigger_schedule(tenant, schedule.id, request_key=uuid4(), actor=ACTOR)
+        return Occurrence.objects.get(id=run_id)
+
+    @pytest.mark.parametrize("state", ["FAILED", "DEAD_LETTERED"])
+    def test_what_failed_waits_again_with_a_fresh_budget(
+        self, tenant: Tenant, run: Occurrence, state: str
+    ) -> None:
+        fail(run, state)
+        again = redrive_run(tenant, run.id, actor=ACTOR)
+        assert (again.id, again.state, again.wait_reason) == (run.id, "PENDING", "due")
+        assert (again.attempt_count, again.tries, again.finished_at, again.error) == (5, 0, None, None)
+        assert agenda() == 1
+        entry = AuditEntry.objects.get(action="run.redrive")
+        assert entry.before == {"state": state, "attempts": 5}
+
+    def test_a_redriven_instant_of_long_ago_is_not_taken_for_missed(self, tenant: Tenant) -> None:
+        schedule = factories.schedule(tenant, trigger=SINCE_LONG_AGO)
+        overdue_by(schedule, 1)
+        tick(schedule, look_ahead_s=0)
+        run = Occurrence.objects.order_by("due_at")[0]
+        fail(run)
+        raw = raw_connection()
+        raw.execute("UPDATE schedule_revision SET catch_up_after_s = 0, catch_up = 'skip'")
+        redrive_run(tenant, run.id, actor=ACTOR)
+        rows = [row for row in outbox.due_rows(raw, shards=range(256), limit=9) if row.run_id == run.id]
+        batch = decide(outbox.lock_candidates(raw, rows), slots={schedule.id: Slot()}, now=database_time())
+        assert [decision.verdict for decision in batch.decisions] == ["queue"]
+
+    @pytest.mark.parametrize("verb", [redrive_run, dismiss_run])
+    def test_what_did_not_fail_is_a_conflict(self, tenant: Tenant, run: Occurrence, verb: Any) -> None:
+        with pytest.raises(Conflict) as caught:
+            verb(tenant, run.id, actor=ACTOR)
+        assert caught.value.state == "PENDING"
+
+    def test_nothing_of_a_cancelled_schedule_is_redriven(self, tenant: Tenant, run: Occurrence) -> None:
+        fail(run)
+        delete_schedule(tenant, run.schedule_id, actor=ACTOR)
+        with pytest.raises(Conflict, match="cancelled"):
+            redrive_run(tenant, run.id, actor=ACTOR)
+
+    def test_dismissing_twice_is_one_entry_and_a_redrive_takes_it_back(
+        self, tenant: Tenant, run: Occurrence
+    ) -> None:
+        fail(run)
+        first, again = (dismiss_run(tenant, run.id, actor=ACTOR) for _ in range(2))
+        assert first.state == "DEAD_LETTERED"
+        assert first.dismissed_at == again.dismissed_at is not None
+        assert AuditEntry.objects.filter(action="run.dismiss").count() == 1
+        assert redrive_run(tenant, run.id, actor=ACTOR).dismissed_at is None
+
+    @pytest.mark.parametrize("verb", [redrive_run, dismiss_run])
+    def test_another_tenants_run_is_not_found(self, run: Occurrence, verb: Any) -> None:
+        fail(run)
+        with pytest.raises(NotFound):
+            verb(factories.TenantFactory(), run.id, actor=ACTOR)

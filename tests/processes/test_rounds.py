@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -176,6 +177,55 @@ def test_what_the_broker_did_not_confirm_stays_on_the_agenda(
     assert soon
 
 
+def test_nothing_is_published_before_its_release_is_committed(
+    ledger: HandMadeLedger, connect: Callable[[], Connection]
+) -> None:
+    """A worker that got the message sooner would find the run PENDING, refuse it and acknowledge."""
+    mine, theirs = connect(), connect()
+    due_now(ledger, mine)
+    seen: list[dict[str, int]] = []
+
+    class Watched(Notebook):
+        def publish(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
+            seen.append(states(theirs))
+            return super().publish(envelopes)
+
+    run(Relay(ownership("relay"), Watched()), mine)
+    assert seen == [{"QUEUED": 1}]
+
+
+def test_a_relay_that_takes_over_publishes_what_was_released_already(
+    ledger: HandMadeLedger, connection: Connection
+) -> None:
+    due_now(ledger, connection)
+    run(Relay(ownership("relay", ignore=True), Notebook(confirms=False)), connection)
+    connection.execute("UPDATE outbox SET dispatch_at = clock_timestamp()")
+    successor = Notebook()
+    run(Relay(ownership("relay", ignore=True), successor), connection)
+    assert [one.generation for one in successor.given] == [1]
+
+
+def test_a_row_that_is_committed_late_with_an_earlier_time_is_not_missed(
+    ledger: HandMadeLedger, connect: Callable[[], Connection]
+) -> None:
+    """A retry or a run asked for now: a relay that went on from where it was would never look back."""
+    mine, theirs = connect(), connect()
+    broker = Notebook()
+    process = Relay(ownership("relay", ignore=True), broker)
+    early = ledger.instant(58)
+    run_id = ledger.run(early, "PENDING", origin="trigger", origin_key=uuid4())
+    with theirs.transaction():
+        theirs.execute(
+            "INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation) VALUES (%s, %s, %s, 0, 1)",
+            [early, run_id, early],
+        )
+        due_now(ledger, mine)
+        run(process, mine)
+        assert len(broker.given) == 1
+    run(process, mine)
+    assert [one.run_id for one in broker.given][1:] == [run_id]
+
+
 def test_after_an_outage_of_the_relay_a_minutely_job_runs_once(
     ledger: HandMadeLedger, connection: Connection
 ) -> None:
@@ -190,8 +240,8 @@ def test_after_an_outage_of_the_relay_a_minutely_job_runs_once(
 # Sweep ----------------------------------------------------------------------------------------------------
 
 
-def sweep() -> Sweep:
-    return Sweep(session_s=30, dispatch_grace_s=5, rate_per_s=200)
+def sweep(rate_per_s: float = 200) -> Sweep:
+    return Sweep(session_s=30, dispatch_grace_s=5, rate_per_s=rate_per_s, breaker_at=0.85)
 
 
 def held_by_nobody(ledger: HandMadeLedger, *, attempts: int = 1, number: int = 1) -> None:
@@ -266,11 +316,64 @@ def test_a_run_without_a_waker_is_armed_again(ledger: HandMadeLedger, connection
     assert run(sweep(), connection).counts["rearmed"] == 0
 
 
-def test_the_way_back_is_limited(ledger: HandMadeLedger, connection: Connection) -> None:
+def live_workers(ledger: HandMadeLedger, connection: Connection, count: int = 1, capacity: int = 100) -> None:
+    for _ in range(count):
+        sessions.open_session(
+            connection, uuid4(), kind="worker", worker="host:1", capacity=capacity, length_s=600
+        )
+
+
+def next_turn(connection: Connection) -> None:
+    connection.execute("UPDATE sweep_turn SET taken_at = taken_at - interval '1 s'")
+
+
+def test_the_way_back_is_limited_for_all_sweeps_together(
+    ledger: HandMadeLedger, connection: Connection
+) -> None:
+    live_workers(ledger, connection)
     for number in range(1, 8):
         held_by_nobody(ledger, number=number)
-    slow = Sweep(session_s=30, dispatch_grace_s=5, rate_per_s=3)
-    assert [run(slow, connection).counts["lost"] for _ in range(3)] == [3, 3, 1]
+    first, second = sweep(rate_per_s=3), sweep(rate_per_s=3)
+    lost = []
+    for _ in range(3):
+        lost += [run(first, connection).counts["lost"], run(second, connection).counts["lost"]]
+        next_turn(connection)
+    assert lost == [3, 0, 3, 0, 1, 0]
+
+
+def test_while_the_living_are_full_only_a_trickle_goes_back_and_then_the_rest(
+    ledger: HandMadeLedger, connection: Connection
+) -> None:
+    """Leases of the dead do not count as busy: they would hold the breaker open until they were gone."""
+    for number in range(1, 61):
+        held_by_nobody(ledger, number=number)
+    dead, ledger.session_id = ledger.session_id, uuid4()
+    sessions.open_session(connection, dead, kind="worker", worker="host:1", capacity=60, length_s=-1)
+    sessions.open_session(
+        connection, ledger.session_id, kind="worker", worker="host:2", capacity=4, length_s=600
+    )
+    for number in range(61, 65):
+        held_by_nobody(ledger, number=number)
+    process = sweep(rate_per_s=100)
+    assert run(process, connection).counts["lost"] == 5
+    assert process._broken
+    next_turn(connection)
+    connection.execute("UPDATE session SET capacity = 5 WHERE id = %s", [ledger.session_id])
+    assert run(process, connection).counts["lost"] == 55  # four of five is below the threshold
+    assert not process._broken
+    live = connection.execute("SELECT count(*) FROM lease WHERE session_id = %s", [ledger.session_id])
+    assert live.fetchone() == (4,)
+
+
+def test_what_runs_past_its_limit_in_a_dead_session_is_part_of_the_limited_way_back(
+    ledger: HandMadeLedger, connection: Connection
+) -> None:
+    live_workers(ledger, connection)
+    for number in range(1, 4):
+        held_by_nobody(ledger, number=number)
+    connection.execute("UPDATE lease SET ends_by = clock_timestamp()")
+    assert run(sweep(rate_per_s=1), connection).counts["lost"] == 1
+    assert connection.execute("SELECT count(*) FROM lease").fetchone() == (2,)
 
 
 def test_two_sweeps_at_once_end_each_orphan_once(

@@ -261,3 +261,43 @@ def test_batches_that_share_runs_in_any_order_do_not_deadlock(
     for thread in threads:
         thread.join(20)
     assert sorted(wins) == sorted(run_id for run_id, _ in runs)
+
+
+def test_a_drained_run_is_queued_again_in_its_slot_and_its_attempt_is_not_counted(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = take_queued(ledger, connection, session_id, overlap="skip")
+    connection.execute(
+        "INSERT INTO overlap_slot VALUES (%s, %s, %s)", [held.schedule_id, held.run_id, held.due_at]
+    )
+    drained = ending(held, State.QUEUED, outcome=AttemptOutcome.SUPERSEDED)
+    assert end(connection, drained) is State.QUEUED
+    assert end(connection, drained) is None  # its lease is gone, and with it the fence
+    run = connection.execute("SELECT generation, attempt_count, finished_at FROM occurrence").fetchone()
+    assert run == (2, 0, None)
+    assert connection.execute("SELECT generation FROM outbox").fetchall() == [(2,)]
+    assert connection.execute("SELECT run_id FROM overlap_slot").fetchone() == (held.run_id,)
+    again = take(connection, claim_of(held.run_id, held.due_at), session_id)
+    assert isinstance(again, Claimed)
+    assert (again.attempt, again.tries, again.fence > held.fence) == (1, 1, True)
+    assert connection.execute("SELECT outcome FROM attempt ORDER BY fence").fetchall() == [
+        ("superseded",),
+        (None,),
+    ]
+
+
+def test_a_run_that_was_cancelled_is_not_queued_again_by_a_drain(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = take_queued(ledger, connection, session_id)
+    connection.execute("UPDATE occurrence SET cancel_requested_at = clock_timestamp()")
+    assert end(connection, ending(held, State.QUEUED, outcome=AttemptOutcome.SUPERSEDED)) is State.CANCELLED
+    assert connection.execute("SELECT attempt_count FROM occurrence").fetchone() == (1,)
+    assert connection.execute("SELECT outcome FROM attempt").fetchone() == ("cancelled",)
+
+
+def test_forgiven_attempts_are_no_part_of_the_budget(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = take_queued(ledger, connection, session_id, attempt_count=5, attempts_forgiven=5)
+    assert (held.attempt, held.tries) == (6, 1)

@@ -173,6 +173,23 @@ def test_a_cancelled_run_wakes_the_next(schedule_of: Callable[[str], Schedule]) 
     assert third
 
 
+def test_two_releases_at_once_let_one_in(
+    schedule_of: Callable[[str], Schedule], connect: Callable[[], Connection]
+) -> None:
+    """Both would see that nothing is active: the one that comes second passes the locked slot over."""
+    schedule = schedule_of("skip")
+    first, second = connect(), connect()
+    second.execute("SET lock_timeout = '2 s'")
+    with first.transaction():
+        schedule.connection = first
+        schedule.come_due()
+        schedule.connection = second
+        schedule.come_due()
+        assert schedule.states() == ["PENDING", "PENDING"]
+    schedule.round()
+    assert schedule.states() == ["QUEUED", "SKIPPED"]
+
+
 @pytest.mark.parametrize("parks_first", [True, False])
 def test_an_end_and_a_park_at_once_strand_nobody(
     parks_first: bool,

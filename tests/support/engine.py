@@ -24,6 +24,7 @@ def clean_database(module_database: str) -> str:
     with psycopg.connect(module_database) as connection:
         for table in TABLES.split():
             connection.execute(f"DELETE FROM {table}".encode())
+        connection.execute("UPDATE sweep_turn SET taken_at = '-infinity'")
     return module_database
 
 

@@ -20,7 +20,8 @@ RUNNING, RETRYING, LAST = 5, 6, 60
 
 @pytest.fixture
 def ledger(database: str) -> Iterator[HandMadeLedger]:
-    """An hour of a schedule due every minute: successes, a lost first attempt, an outage of 20 minutes."""
+    """An hour of a schedule due every minute: successes, a lost first attempt, an outage of 20 minutes, an
+    attempt that a draining worker handed back, and a run that failed five times and was redriven."""
     made = HandMadeLedger.on(database)
     made.schedule(next_due_at=made.instant(LAST + 2))
     for number in range(1, 4):
@@ -30,8 +31,12 @@ def ledger(database: str) -> Iterator[HandMadeLedger]:
     made.lease(running, made.instant(RUNNING), made.fence)
     retrying = made.attempted(made.instant(RETRYING), "RETRY_WAIT", "failed")
     made.outbox(retrying, made.instant(RETRYING), generation=2)
+    handed_back = made.attempted(made.instant(31), "SUCCEEDED", "superseded", "succeeded")
+    made.execute("UPDATE occurrence SET attempt_count = 1 WHERE id = %(id)s", id=handed_back)
+    redriven = made.attempted(made.instant(32), "SUCCEEDED", *["failed"] * 5, "succeeded")
+    made.execute("UPDATE occurrence SET attempts_forgiven = 5 WHERE id = %(id)s", id=redriven)
     made.run(made.instant(30), "SKIPPED", coalesced=24, coalesced_from=made.instant(7), overdue=True)
-    for number in range(31, LAST + 1):
+    for number in range(33, LAST + 1):
         made.attempted(made.instant(number), "SUCCEEDED", "succeeded")
     ahead = made.run(made.instant(LAST + 1), "PENDING")
     made.outbox(ahead, made.instant(LAST + 1), generation=1)
@@ -51,7 +56,7 @@ def test_a_sound_ledger_passes_and_is_counted(ledger: HandMadeLedger, database: 
     report = check(database)
     assert report.violations == ()
     assert (report.totals.schedules, report.totals.runs, report.totals.skipped) == (1, 37, 1)
-    assert (report.totals.attempts, report.totals.lost, report.totals.unfinished) == (38, 1, 2)
+    assert (report.totals.attempts, report.totals.lost, report.totals.unfinished) == (44, 1, 2)
 
 
 BREAKS = {
@@ -126,6 +131,14 @@ BREAKS = {
     "an attempt was not counted": (
         ("I8", "attempts_miscounted"),
         "UPDATE occurrence SET attempt_count = 1 WHERE due_at = %(fourth)s",
+    ),
+    "an attempt that was handed back is counted": (
+        ("I8", "attempts_miscounted"),
+        "UPDATE attempt SET outcome = 'failed' WHERE outcome = 'superseded'",
+    ),
+    "a run that nobody redrove is forgiven nothing": (
+        ("I8", "attempts_over_limit"),
+        "UPDATE occurrence SET attempts_forgiven = 0",
     ),
     "a run was tried too often": (
         ("I8", "attempts_over_limit"),

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.core.identity import NOMINAL
 from scheduler.core.states import AttemptOutcome, State
-from scheduler.errors import Cancelled, LeaseLost, PermanentError, RetryLater
+from scheduler.errors import Cancelled, Drained, LeaseLost, PermanentError, RetryLater
 from scheduler.store.claims import Claimed, Ending
 from scheduler.worker.execution import ERROR_BYTES, RESULT_BYTES, Context, Held, attempt, describe
 from scheduler.worker.registry import JobSpec, payload_schema
@@ -25,6 +25,7 @@ CLAIMED = Claimed(
     granted_at=datetime(2026, 11, 30, 9, tzinfo=UTC),
     ends_by=datetime(2026, 11, 30, 10, tzinfo=UTC),
     attempt=1,
+    tries=1,
     schedule_id=uuid4(),
     revision=1,
     origin_key=NOMINAL,
@@ -60,7 +61,13 @@ def held(**changes: Any) -> Held:
     )
 
 
-def run(function: Callable[..., Any], one: Held | None = None, ledger: Ledger | None = None) -> Ending:
+def run(
+    function: Callable[..., Any],
+    one: Held | None = None,
+    ledger: Ledger | None = None,
+    *,
+    drains: bool = False,
+) -> Ending:
     spec = JobSpec(
         name="reports.build",
         function=function,
@@ -70,6 +77,7 @@ def run(function: Callable[..., Any], one: Held | None = None, ledger: Ledger | 
         parameters={},
         description="",
         non_retryable=(ZeroDivisionError,),
+        drains=drains,
     )
     ending, _ = attempt(one or held(), spec, ledger or Ledger())
     return ending
@@ -110,7 +118,7 @@ def test_the_job_gets_its_context_and_payload() -> None:
     ],
 )
 def test_an_error_leads_where_the_policy_says(error: BaseException, number: int, state: State) -> None:
-    ending = run(raising(error), held(attempt=number))
+    ending = run(raising(error), held(attempt=number, tries=number))
     assert (ending.state, ending.outcome) == (state, AttemptOutcome.FAILED)
     assert ending.error is not None
     assert ending.error["type"] == type(error).__name__
@@ -139,6 +147,23 @@ def test_a_job_that_stops_because_it_was_cancelled_ends_cancelled() -> None:
     one.cancelled.set()
     ending = run(lambda ctx, kind: ctx.check_cancelled(), one)
     assert (ending.state, ending.outcome) == (State.CANCELLED, AttemptOutcome.CANCELLED)
+
+
+def test_a_job_that_agreed_to_it_goes_back_to_the_queue_when_its_worker_drains() -> None:
+    one, ledger = held(), Ledger()
+    one.draining.set()
+    ending = run(lambda ctx, kind: ctx.heartbeat(resume={"page": 5}), one, ledger, drains=True)
+    assert (ending.state, ending.outcome) == (State.QUEUED, AttemptOutcome.SUPERSEDED)
+    assert ledger.progress[0]["resume"] == {"page": 5}  # on record before the job was stopped
+
+
+def test_a_drain_stops_nobody_else() -> None:
+    one = held()
+    one.draining.set()
+    assert run(lambda ctx, kind: ctx.check_cancelled(), one).state is State.SUCCEEDED
+    assert run(raising(Drained("by itself")), held(), drains=True).state is State.RETRY_WAIT
+    one.cancelled.set()
+    assert run(lambda ctx, kind: ctx.check_cancelled(), one, drains=True).state is State.CANCELLED
 
 
 def test_progress_goes_to_the_ledger_and_a_refusal_is_a_lost_lease() -> None:

@@ -51,12 +51,20 @@ class Desk:
         return [answer for answer in self.claims if isinstance(answer, Claimed)]
 
 
-@pytest.fixture
-def desk(connection: Connection, clean_database: str) -> Iterator[Desk]:
+def open_session(connection: Connection) -> UUID:
     session_id = uuid4()
     sessions.open_session(connection, session_id, kind="worker", worker="host:1", capacity=8, length_s=60)
-    flusher = Flusher(lambda name: psycopg.connect(clean_database, autocommit=True, application_name=name))
-    yield Desk(flusher, session_id)
+    return session_id
+
+
+def open_flusher(database_url: str) -> Flusher:
+    return Flusher(lambda name: psycopg.connect(database_url, autocommit=True, application_name=name))
+
+
+@pytest.fixture
+def desk(connection: Connection, clean_database: str) -> Iterator[Desk]:
+    flusher = open_flusher(clean_database)
+    yield Desk(flusher, open_session(connection))
     if not flusher.is_alive():
         flusher.start()
     flusher.finish(10)
@@ -175,3 +183,21 @@ def test_waiting_for_the_database_is_not_the_callers(
         assert desk.claims == []
     wait_until(lambda: len(desk.claims) == 2)
     assert len(desk.won()) == 1
+
+
+def test_one_message_a_thousand_times_to_eight_workers_runs_once(
+    ledger: HandMadeLedger, connection: Connection, clean_database: str
+) -> None:
+    run_id, due_at = ledger.run(ledger.instant(1), "QUEUED"), ledger.instant(1)
+    desks = [Desk(open_flusher(clean_database), open_session(connection)) for _ in range(8)]
+    for number in range(1000):
+        desks[number % 8].claim(run_id, due_at)
+    for desk in desks:
+        desk.flusher.start()
+    wait_until(lambda: sum(len(desk.claims) for desk in desks) == 1000, 30)
+    (held,) = [held for desk in desks for held in desk.won()]
+    assert sum(desk.claims.count(Refusal.ALREADY_HELD) for desk in desks) == 999
+    assert ledger.connection.execute("SELECT attempt_count FROM occurrence").fetchone() == (1,)
+    assert ledger.connection.execute("SELECT fence FROM attempt").fetchall() == [(held.fence,)]
+    for desk in desks:
+        desk.flusher.finish(10)

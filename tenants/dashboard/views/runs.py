@@ -21,6 +21,7 @@ from tenants.dashboard.members import MemberRequest, actor_of, members_only
 from tenants.models import Role
 
 PAGE = 50
+FAILED = (State.FAILED, State.DEAD_LETTERED)
 
 FILTERS = {
     "attention": presentation.NEEDS_ATTENTION,
@@ -36,7 +37,10 @@ def listing(request: MemberRequest) -> HttpResponse:
     show = request.GET.get("show", "")
     schedule_id, before = _uuid(request, "schedule"), _uuid(request, "before")
     schedule = queries.schedule(request.tenant, schedule_id) if schedule_id else None
-    runs = queries.runs(request.tenant, schedule_id=schedule_id, states=FILTERS.get(show, ()))
+    dismissed = False if show == "attention" else None
+    runs = queries.runs(
+        request.tenant, schedule_id=schedule_id, states=FILTERS.get(show, ()), dismissed=dismissed
+    )
     if before is not None:
         key = run_key(before)
         runs = runs.filter(Q(due_at__lt=key["due_at"]) | Q(due_at=key["due_at"], id__lt=before))
@@ -67,6 +71,8 @@ def detail(request: MemberRequest, run_id: UUID) -> HttpResponse:
         "why": queries.why(run),
         "attempts": queries.attempts(run),
         "can_cancel": moving and run.cancel_requested_at is None,
+        "can_redrive": run.state in FAILED,
+        "can_dismiss": run.state in FAILED and run.dismissed_at is None,
         "is_moving": moving,
     }
     return render_live(
@@ -86,6 +92,28 @@ def cancel(request: MemberRequest, run_id: UUID) -> HttpResponse:
         run = operations.cancel_run(request.tenant, run_id, actor=actor_of(request))
         done = "Cancelled." if run.state == State.CANCELLED else "Asked to stop. The worker ends it shortly."
         messages.success(request, done)
+    except Conflict as refused:
+        messages.error(request, str(refused))
+    return redirect("dashboard:run", run_id)
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def redrive(request: MemberRequest, run_id: UUID) -> HttpResponse:
+    try:
+        operations.redrive_run(request.tenant, run_id, actor=actor_of(request))
+        messages.success(request, "It is tried again, with a fresh budget of attempts.")
+    except Conflict as refused:
+        messages.error(request, str(refused))
+    return redirect("dashboard:run", run_id)
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def dismiss(request: MemberRequest, run_id: UUID) -> HttpResponse:
+    try:
+        operations.dismiss_run(request.tenant, run_id, actor=actor_of(request))
+        messages.success(request, "Dismissed. It no longer needs attention.")
     except Conflict as refused:
         messages.error(request, str(refused))
     return redirect("dashboard:run", run_id)

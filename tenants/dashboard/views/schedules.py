@@ -129,7 +129,7 @@ def _next_at(schedule: Schedule, revision: ScheduleRevision, now: datetime) -> d
 def _attention(tenant: Tenant, now: datetime) -> list[Occurrence]:
     """What failed lately, latest first. Two steps, so that a calm day costs one narrow index scan."""
     since = now - timedelta(days=1)
-    lately = queries.runs(tenant, due_after=since, due_before=now)
+    lately = queries.runs(tenant, due_after=since, due_before=now, dismissed=False)
     seen = lately.values_list("id", "due_at", "state")[:ATTENTION_LOOKS_AT]
     bad = [key for *key, state in seen if state in presentation.NEEDS_ATTENTION][:NEXT_UP]
     if not bad:

@@ -283,10 +283,10 @@ class TestPause:
             pause_schedule(tenant, schedule.id, actor=ACTOR)
         assert caught.value.state == "completed"
 
-    def test_resume_by_an_unbuilt_policy_is_refused(self, tenant: Tenant) -> None:
+    def test_resume_by_an_unknown_policy_is_refused(self, tenant: Tenant) -> None:
         schedule = factories.schedule(tenant)
         with pytest.raises(ValidationFailed):
-            resume_schedule(tenant, schedule.id, resume="catch_up", actor=ACTOR)
+            resume_schedule(tenant, schedule.id, resume="catchup", actor=ACTOR)
 
 
 class TestDelete:

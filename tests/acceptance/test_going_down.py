@@ -19,10 +19,10 @@ DEMO = "demo"  # the tenant that `up` makes
 def up(installation: Installation) -> Iterator[Running]:
     """The tree, with a run of one to five seconds beginning each second."""
     running = installation.start("up", env={"PORT": str(_free_port())})
-    running.wait_for("Fencepost is up", 60)
+    running.wait_for("Fencepost is up", 120)
     lasting = [recording(f"lasts-{s}-s", every_s=5, seconds=float(s)) for s in (1, 2, 3, 4, 5)]
     installation.apply(*lasting, tenant=DEMO)
-    wait_until(lambda: installation.ledger.states().get("RUNNING", 0) >= 4, 60)
+    wait_until(lambda: installation.ledger.states().get("RUNNING", 0) >= 4, 120)
     yield running
     running.process.wait(20)
 

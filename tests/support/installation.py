@@ -19,6 +19,16 @@ TENANT = "acceptance"
 BRISK = {"FENCEPOST_SESSION_S": "3", "FENCEPOST_SHARD_LEASE_S": "2", "FENCEPOST_DISPATCH_GRACE_S": "2"}
 
 
+_RUN_NOW = """
+from uuid import uuid4
+from scheduler.models import Schedule
+from scheduler.operations import trigger_schedule
+from tenants.operations import Actor
+schedule = Schedule.objects.get(tenant__slug={tenant!r}, name={schedule!r})
+trigger_schedule(schedule.tenant, schedule.id, request_key=uuid4(), actor=Actor(name="acceptance"))
+"""
+
+
 def recording(name: str, *, every_s: int = 1, seconds: float = 0.0, **fields: Any) -> dict[str, Any]:
     """A schedule of `demo.record`."""
     return {
@@ -67,6 +77,10 @@ class Installation:
         file = self.folder / "schedules.yaml"
         file.write_text(yaml.safe_dump({"schedules": [dict(schedule) for schedule in schedules]}))
         self.command("apply", str(file), "--tenant", tenant)
+
+    def run_now(self, schedule: str) -> None:
+        """Ask for a run, as a person would by the dashboard's button."""
+        self.command("shell", "-c", _RUN_NOW.format(tenant=TENANT, schedule=schedule))
 
     def command(self, name: str, *arguments: str) -> str:
         """Run a command to its end; what it wrote."""

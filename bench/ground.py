@@ -141,11 +141,13 @@ _DEFINITIONS = (
     b" SELECT id, %(tenant)s, id::text, 'active', shard, 1, %(first)s, '', '', %(now)s, %(now)s"
     b" FROM unnest(%(ids)s::uuid[], %(shards)s::int[]) AS s(id, shard)",
     # A round of a bench may come late; what it measures is not the catch-up.
-    b"INSERT INTO schedule_revision (schedule_id, number, target_id, target_name, payload, trigger, catch_up,"
+    b"INSERT INTO schedule_revision (schedule_id, number, target_id, target_name, payload, trigger,"
+    b"    exclusions, on_excluded, calendars, flexible_window_s, mode, catch_up, catch_up_limit,"
     b"    catch_up_after_s, overlap, buffer_limit, retry, timeout_s, cancel_grace_s, late_after_s, priority,"
     b"    tags, description, created_at, created_by, effective_from)"
     b" SELECT id, 1, (SELECT id FROM target WHERE name = 'bench.noop'), 'bench.noop', '{}', %(trigger)s,"
-    b"    'run_latest_only', 86400, 'allow', 1000, '{\"max_attempts\": 5}', 300, 30, 30, 'normal', '[]', '',"
+    b"    '[]', 'skip', '{}', 0, 'fixed_rate', 'run_latest_only', 100, 86400, 'allow', 1000,"
+    b"    '{\"max_attempts\": 5}', 300, 30, 30, 'normal', '[]', '',"
     b"    %(now)s, 'bench', %(now)s"
     b" FROM unnest(%(ids)s::uuid[]) AS s(id)",
 )

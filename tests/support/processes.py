@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from scheduler.project.supervisor import PARENT_VARIABLE
 from tests.support.wait import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -71,7 +72,10 @@ class Running:
 
 
 class Launcher:
-    """Starts processes with one environment and ends whatever is left of them."""
+    """Starts processes with one environment and ends whatever is left of them.
+
+    They watch this process as they would watch `up`: a test run that is killed leaves nothing behind.
+    """
 
     def __init__(self, environ: Mapping[str, str], logs: Path) -> None:
         self.environ = dict(environ)
@@ -89,7 +93,7 @@ class Launcher:
             process = subprocess.Popen(
                 argv,
                 cwd=REPOSITORY,
-                env={**self.environ, **(env or {})},
+                env={**self.environ, PARENT_VARIABLE: str(os.getpid()), **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

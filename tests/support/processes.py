@@ -93,7 +93,7 @@ class Launcher:
             process = subprocess.Popen(
                 argv,
                 cwd=REPOSITORY,
-                env={**self.environ, PARENT_VARIABLE: str(os.getpid()), **(env or {})},
+                env={PARENT_VARIABLE: str(os.getpid()), **self.environ, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -20,6 +20,7 @@ class RequestIdMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         given = request.headers.get("X-Request-ID", "")
         request_id = given if _ID.fullmatch(given) else uuid4().hex
+        # Django's way to hand a view what was found on the way to it; its types know no such name.
         request.request_id = request_id  # type: ignore[attr-defined]
         response = self.get_response(request)
         if _escaped(request, response):

@@ -5,9 +5,9 @@ from typing import Any
 from uuid import UUID
 
 from django.core.exceptions import ValidationError
-from django_filters import FilterSet  # type: ignore[import-untyped]
-from django_filters.fields import IsoDateTimeField  # type: ignore[import-untyped]
-from django_filters.rest_framework import (  # type: ignore[import-untyped]
+from django_filters import FilterSet
+from django_filters.fields import IsoDateTimeField
+from django_filters.rest_framework import (
     BooleanFilter,
     CharFilter,
     IsoDateTimeFilter,

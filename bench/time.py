@@ -27,7 +27,7 @@ from unittest.mock import patch
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
-from croniter import croniter  # type: ignore[import-untyped]
+from croniter import croniter
 
 from scheduler.core.cron import CronExpression
 from scheduler.core.materialise import DueSchedule, plan_move

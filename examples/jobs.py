@@ -101,7 +101,7 @@ def record(ctx: Context, seconds: float = 0.0) -> dict[str, Any]:
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         ctx.check_cancelled()
-        time.sleep(min(left, SLICE_S))
+        time.sleep(min(left, SLICE_S))  # this is the work; in slices, so that a cancel is heard
     effects.append(ctx, "end")
     fault_point("worker.after_effect")
     return {"seconds": seconds}

@@ -356,6 +356,7 @@ class _Reading:
             self.refuse("exclusions", "not_supported_yet", detail)
 
     def _trigger(self, field: Field) -> dict[str, Any]:
+        # Whatever a person sent, of any type: parse_trigger is who says what is no trigger.
         parse_trigger(field.value, default_anchor=self.now)  # type: ignore[arg-type]
         trigger = _normalised(field.value)
         if "interval" in trigger:

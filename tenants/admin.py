@@ -124,11 +124,12 @@ class ApiKeyAdmin(ConsoleAdmin):
             obj.tenant, name=obj.name, role=obj.role, expires_at=obj.expires_at, actor=actor_of(request)
         )
         obj.pk, obj.prefix = issued.key.pk, issued.key.prefix
+        # Only the request lives until `response_add`: on the key, or in its form, the secret could be kept.
         request.issued_key = issued  # type: ignore[attr-defined]
 
     def response_add(self, request: HttpRequest, obj: ApiKey, post_url_continue: Any = None) -> HttpResponse:
         """A page, not a redirect with a message: messages are kept in a cookie until they are shown."""
-        issued = request.issued_key  # type: ignore[attr-defined]
+        issued = request.issued_key  # type: ignore[attr-defined]  # by save_model
         context = {
             **self.admin_site.each_context(request),
             "title": "API key",

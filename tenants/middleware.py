@@ -18,6 +18,7 @@ class TenantMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        # Django's way to hand a view what was found on the way to it; its types know no such name.
         request.membership = request.tenant = None  # type: ignore[attr-defined]
         return self.get_response(request)
 

@@ -377,6 +377,7 @@ def _last_counted(recurrence: Recurrence, count: int) -> datetime | None:
     while day is not None:
         times = recurrence.seconds_on(day)
         if count <= len(times):
+            # A rule counts in local wall time, which has no offset before it is resolved.
             midnight = datetime(day.year, day.month, day.day)  # noqa: DTZ001
             return midnight + timedelta(seconds=times[count - 1])
         count -= len(times)
@@ -424,6 +425,7 @@ def _until(text: str) -> datetime:
     try:
         if found is None:
             raise ValueError
+        # Wall time of the rule's zone, unless it ends with Z: see the return.
         until = datetime.strptime(found["date"] + (found["time"] or "000000"), "%Y%m%d%H%M%S")  # noqa: DTZ007
     except ValueError:
         raise Refusal("invalid_timestamp", f"UNTIL: {shown(text)} is not '20261231T235959Z'.") from None

@@ -88,74 +88,72 @@ class Transition:
     guard: str
 
 
-def _transitions() -> tuple[Transition, ...]:
-    rows: list[tuple[str, tuple[State | None, ...], tuple[State, ...], str]] = [
+# (event, from which states, to which, under which guard); None: the row does not exist yet.
+_EVENTS: list[tuple[str, tuple[State | None, ...], tuple[State, ...], str]] = [
+    (
+        "materialise",
+        (None,),
+        (State.PENDING,),
+        "schedule row moved by compare-and-swap on next_due_at, revision",
+    ),
+    ("request", (None,), (State.PENDING,), "origin_key is the id of the request"),
+    ("miss", (None,), (State.SKIPPED,), "catch-up policy skip, or outside its window"),
+    (
+        "release",
+        (State.PENDING, State.RETRY_WAIT, State.SUSPENDED),
+        (State.QUEUED,),
+        "dispatch_at passed; slot and limits",
+    ),
+    ("skip", (State.PENDING,), (State.SKIPPED,), "overlap, missed or expired at release"),
+    ("claim", (State.QUEUED,), (State.RUNNING,), "due; session live; attempts < max"),
+    (
+        "refuse",
+        (State.QUEUED,),
+        (State.SKIPPED, State.DEAD_LETTERED, State.CANCELLED, State.PENDING),
+        "the claim finds it expired, exhausted, cancelled or over a limit",
+    ),
+    (
+        "complete",
+        (State.RUNNING,),
         (
-            "materialise",
-            (None,),
-            (State.PENDING,),
-            "schedule row moved by compare-and-swap on next_due_at, revision",
+            State.SUCCEEDED,
+            State.FAILED,
+            State.CANCELLED,
+            State.RETRY_WAIT,
+            State.DEAD_LETTERED,
+            State.UNKNOWN,
         ),
-        ("request", (None,), (State.PENDING,), "origin_key is the id of the request"),
-        ("miss", (None,), (State.SKIPPED,), "catch-up policy skip, or outside its window"),
-        (
-            "release",
-            (State.PENDING, State.RETRY_WAIT, State.SUSPENDED),
-            (State.QUEUED,),
-            "dispatch_at passed; slot and limits",
-        ),
-        ("skip", (State.PENDING,), (State.SKIPPED,), "overlap, missed or expired at release"),
-        ("claim", (State.QUEUED,), (State.RUNNING,), "due; session live; attempts < max"),
-        (
-            "refuse",
-            (State.QUEUED,),
-            (State.SKIPPED, State.DEAD_LETTERED, State.CANCELLED, State.PENDING),
-            "the claim finds it expired, exhausted, cancelled or over a limit",
-        ),
-        (
-            "complete",
-            (State.RUNNING,),
-            (
-                State.SUCCEEDED,
-                State.FAILED,
-                State.CANCELLED,
-                State.RETRY_WAIT,
-                State.DEAD_LETTERED,
-                State.UNKNOWN,
-            ),
-            "lease with this fence; session live",
-        ),
-        ("suspend", (State.RUNNING,), (State.SUSPENDED,), "lease with this fence; session live"),
-        ("drain", (State.RUNNING,), (State.QUEUED,), "lease with this fence; session live"),
-        (
-            "lose",
-            (State.RUNNING,),
-            (State.RETRY_WAIT, State.UNKNOWN, State.DEAD_LETTERED, State.CANCELLED),
-            "session dead, lease missing, or time limit passed",
-        ),
-        (
-            "cancel",
-            (State.PENDING, State.QUEUED, State.RETRY_WAIT, State.SUSPENDED),
-            (State.CANCELLED,),
-            "asked for by a person or a policy",
-        ),
-        (
-            "reconcile",
-            (State.UNKNOWN,),
-            (State.SUCCEEDED, State.FAILED, State.PENDING),
-            "person, hook or late completion",
-        ),
-        ("redrive", (State.DEAD_LETTERED, State.FAILED), (State.PENDING,), "person with the role"),
-    ]
-    return tuple(
-        Transition(event=event, source=source, target=target, guard=guard)
-        for event, sources, targets, guard in rows
-        for source in sources
-        for target in targets
-    )
+        "lease with this fence; session live",
+    ),
+    ("suspend", (State.RUNNING,), (State.SUSPENDED,), "lease with this fence; session live"),
+    ("drain", (State.RUNNING,), (State.QUEUED,), "lease with this fence; session live"),
+    (
+        "lose",
+        (State.RUNNING,),
+        (State.RETRY_WAIT, State.UNKNOWN, State.DEAD_LETTERED, State.CANCELLED),
+        "session dead, lease missing, or time limit passed",
+    ),
+    (
+        "cancel",
+        (State.PENDING, State.QUEUED, State.RETRY_WAIT, State.SUSPENDED),
+        (State.CANCELLED,),
+        "asked for by a person or a policy",
+    ),
+    (
+        "reconcile",
+        (State.UNKNOWN,),
+        (State.SUCCEEDED, State.FAILED, State.PENDING),
+        "person, hook or late completion",
+    ),
+    ("redrive", (State.DEAD_LETTERED, State.FAILED), (State.PENDING,), "person with the role"),
+]
 
-
-TRANSITIONS = _transitions()
+TRANSITIONS = tuple(
+    Transition(event=event, source=source, target=target, guard=guard)
+    for event, sources, targets, guard in _EVENTS
+    for source in sources
+    for target in targets
+)
 
 # What the database lets an UPDATE do. QUEUED -> QUEUED and other self-moves change no state.
 ALLOWED_MOVES = frozenset((move.source, move.target) for move in TRANSITIONS if move.source is not None)

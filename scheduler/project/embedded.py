@@ -114,7 +114,7 @@ def wait_until_ready(url: str, *, alive: Callable[[], bool], log: Path, timeout_
         except psycopg.OperationalError as error:
             if not alive() or time.monotonic() > deadline:
                 raise EmbeddedError(f"The embedded Postgres did not start: {error}See {log}") from None
-        time.sleep(0.05)
+        time.sleep(0.05)  # a server that starts can only be asked again
 
 
 def _create_database(connection: psycopg.Connection[Any], name: str) -> None:

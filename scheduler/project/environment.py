@@ -248,7 +248,8 @@ def _extra_host(bind: str) -> list[str]:
 
 
 def _within(value: Value, low: Value, high: Value) -> Value:
-    if not low <= value <= high:  # type: ignore[operator]  # also refuses NaN
+    # Called with numbers alone; put this way round it refuses NaN too.
+    if not low <= value <= high:  # type: ignore[operator]
         raise ValueError(value)
     return value
 

@@ -53,7 +53,7 @@ def end_with_parent(number: signal.Signals) -> None:
 def _exit_when_orphaned(parent: int) -> None:
     """The portable half. It also closes the gap of a parent that died before the kernel was asked."""
     while os.getppid() == parent:
-        time.sleep(0.5)
+        time.sleep(0.5)  # no signal tells of it everywhere: it is asked for
     os._exit(1)
 
 
@@ -195,7 +195,7 @@ class Supervisor:
 
     def _await_end(self, up_to_stage: int, deadline: float) -> None:
         while self._alive(up_to_stage) and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.02)  # several processes at once: there is no call that waits for all until a time
 
     def _kill(self, up_to_stage: int) -> None:
         for child in self._alive(up_to_stage):

@@ -173,7 +173,7 @@ class Flusher(threading.Thread):
         """A deadlock leaves the connection usable; anything else asks for a new one."""
         if self._connection is not None and self._connection.broken:
             self._drop_connection()
-        time.sleep(RECONNECT_S)
+        time.sleep(RECONNECT_S)  # not a wait for a condition, but room for a database that is starting
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None

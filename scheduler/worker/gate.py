@@ -284,19 +284,23 @@ class Gate(bootsteps.StartStopStep):
         """The database could not be reached for a session's length: what runs here is others' to run again.
         A thread that does not notice cannot be ended; the process can.
         """
-        deadline = time.monotonic() + ABANDON_S
-        while self._busy and time.monotonic() < deadline:
-            time.sleep(PUMP_S)
+        self._await_idle(ABANDON_S)
         telemetry.alert("left_without_database", runs=self._busy)
         os._exit(os.EX_TEMPFAIL)
+
+    def _await_idle(self, seconds: float) -> None:
+        """Until nothing runs here, or so long. Looks at the pump's rhythm: an event set at each free slot
+        would cost every run something for the sake of the last.
+        """
+        deadline = time.monotonic() + seconds
+        while self._busy and time.monotonic() < deadline:
+            time.sleep(PUMP_S)
 
     def _drain_and_stop(self) -> None:
         self._post(self.pump)
         if self._worker is not None:
             self._worker.drain()
-        deadline = time.monotonic() + DRAIN_S
-        while self._busy and time.monotonic() < deadline:
-            time.sleep(PUMP_S)
+        self._await_idle(DRAIN_S)
         left = self._busy
         if self._worker is not None:
             self._worker.finish(timeout_s=2.0)

@@ -1,4 +1,4 @@
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.test import Client
@@ -35,7 +35,7 @@ def reader(scene: "Scene") -> Client:
     return _signed_in(user)
 
 
-def _signed_in(user: object) -> Client:
+def _signed_in(user: Any) -> Client:
     client = Client()
-    client.force_login(user)  # type: ignore[arg-type]
+    client.force_login(user)
     return client

@@ -12,7 +12,7 @@ from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
 from scheduler.store import claims, rest, sessions, sweep
 from scheduler.store.claims import Ending, Guard
-from scheduler.store.statements import Connection
+from scheduler.store.statements import Connection, transaction
 from scheduler.store.sweep import Orphan
 
 HOUSEKEEPING_S = 600.0
@@ -45,7 +45,7 @@ class Sweep:
             connection, grace_s=self._dispatch_grace_s, limit=self._limit
         )
         counts["rearmed"] = self._rearm(connection)
-        with connection.transaction():
+        with transaction(connection):
             counts["woken"] = rest.wake(connection)
         self._keep_house(connection)
         return Report(counts=counts, wait_s=self._wait_s)
@@ -98,7 +98,7 @@ class Sweep:
             return 0
         fault_point("sweep.after_select")
         endings = [_ending(orphan, guard) for orphan in orphans]
-        with connection.transaction():
+        with transaction(connection):
             claims.lock(connection, endings=endings)
             ended = claims.end_attempts(connection, endings, guard=guard)
             fault_point("sweep.after_update")

@@ -143,7 +143,9 @@ def _broker_transport_options(url: str) -> dict[str, Any]:
 
 CELERY_BROKER_URL = FENCEPOST.broker_url
 CELERY_BROKER_TRANSPORT_OPTIONS = _broker_transport_options(FENCEPOST.broker_url)
-CELERY_BROKER_HEARTBEAT = 0  # sessions in Postgres are the liveness; with heartbeats gevent does 11 tasks/s
+# Sessions in Postgres are the liveness of a worker; this is that of its connection. A consumer only listens:
+# without heartbeats it listened for ever to a connection whose other end was gone and had not said so.
+CELERY_BROKER_HEARTBEAT = 10
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 4
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

@@ -7,6 +7,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 PATIENCE_S = 5.0
+PROBLEM = "application/problem+json"
 
 
 @dataclass(frozen=True, kw_only=True)

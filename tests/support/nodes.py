@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 from scheduler.project import embedded
 from scheduler.project.supervisor import end_with_parent
@@ -124,9 +123,9 @@ class PrivatePostgres:
     def socket_path(self) -> str:
         return str(embedded.settle(self._home).socket / f".s.PGSQL.{embedded.SOCKET_NUMBER}")
 
-    def url_through(self, port: int, database: str) -> str:
-        """Of a database on this server, behind a proxy that listens on `port`."""
-        return f"postgresql://{embedded.DATABASE}@127.0.0.1:{port}/{quote(database)}?sslmode=disable"
+    def url_through(self, port: int) -> str:
+        """Of the same database, behind a proxy that listens on `port`."""
+        return f"postgresql://{embedded.DATABASE}@127.0.0.1:{port}/{embedded.DATABASE}?sslmode=disable"
 
     def start(self) -> None:
         command = embedded.server_command(self._home, FAST)

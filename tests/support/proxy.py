@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -58,6 +58,14 @@ class Proxy:
         self._thread.start()
 
     # ---- what a test asks for -------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def failing(self, mode: Mode) -> Iterator[None]:
+        self.mode = mode
+        try:
+            yield
+        finally:
+            self.mode = Mode.PASS
 
     def lose_answer_to(self, word: bytes) -> None:
         """Once: the next words of a client that contain this one reach the server, and instead of the

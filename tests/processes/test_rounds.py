@@ -131,6 +131,17 @@ def test_shards_of_a_process_that_died_are_taken_when_its_lease_runs_out(connect
     assert len(successor.hold(connection, database_now(connection))) == 256
 
 
+def test_after_a_lost_connection_a_process_goes_on_with_its_shards_at_once(connection: Connection) -> None:
+    """It believes in none of them until the database has said so, and does not wait for its own lease."""
+    owner = ownership(lease_s=3600)
+    owner.hold(connection, database_now(connection))
+    owner.forget()
+    assert len(owner.hold(connection, database_now(connection))) == 256
+    owner.forget()
+    connection.execute("UPDATE shard_lease SET owner = gen_random_uuid() WHERE shard < 100")
+    assert owner.hold(connection, database_now(connection)) == list(range(100, 256))
+
+
 def test_a_host_whose_clock_is_far_off_owns_nothing(connection: Connection) -> None:
     wrong = datetime.fromisoformat("2020-01-01T00:00Z")
     assert ownership().hold(connection, wrong) == []

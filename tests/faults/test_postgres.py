@@ -142,6 +142,8 @@ def test_away_for_minutes(broken: Broken) -> None:
     What it held may run once more; it is neither lost nor left open.
     """
     stage = broken.stage
+    held = stage.ask_for("outlasts-the-outage")
+    wait_until(lambda: stage.effects_of(held) == ["begin"], 30)
     broken.server.stop()
     worker = stage.processes["worker"].process
     assert worker.wait(4 * SESSION_S) == os.EX_TEMPFAIL

@@ -27,6 +27,10 @@ class Load:
     busy: int = 0
     prefetched: int = 0
 
+    @property
+    def taken(self) -> int:
+        return self.busy + self.prefetched
+
 
 def open_session(
     connection: Connection, session_id: UUID, *, kind: str, worker: str, capacity: int, length_s: float

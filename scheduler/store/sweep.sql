@@ -59,7 +59,8 @@ WHERE s.kind = 'worker' AND s.expires_at > moment.now - make_interval(secs => %(
 
 -- name: redispatch_unclaimed
 -- QUEUED for longer than the grace, with no row on the agenda: the message was lost, or waits behind others.
--- While no live worker has a free slot it is the latter, and another message would only add to the pile.
+-- While no live worker has had a free slot since its last renewal but one it is the latter, and another message
+-- would only add to the pile.
 WITH stuck AS (
     SELECT o.id, o.due_at
     FROM occurrence o

@@ -71,6 +71,7 @@ class Gate(bootsteps.StartStopStep):
             consumer.amqheartbeat = 0  # with gevent, heartbeats wait on the events' connection: 11 tasks/s
         self._in_hand: deque[Delivery] = deque()
         self._busy = 0
+        self._quietest: Load | None = None  # since the last renewal of the session
         self._moved_at = 0.0  # when a message last went from the hand to a slot
         self._subscribed = True
         self._cancelled_tags: list[str] = []
@@ -114,7 +115,20 @@ class Gate(bootsteps.StartStopStep):
         signals.worker_ready.connect(self._take_over_signals, weak=False)
 
     def _load(self) -> Load:
-        return Load(capacity=self._capacity, busy=self._busy, prefetched=len(self._in_hand))
+        """The least since it was last asked. The sweep reads from it whether a message that waits would have
+        been taken by now: a look at the moment of a renewal, every ten seconds, met the same second of a load
+        that comes by the second, found all slots busy for minutes, and lost messages were not sent again.
+        """
+        with self._lock:
+            self._note_load()
+            assert self._quietest is not None
+            quietest, self._quietest = self._quietest, None
+            return quietest
+
+    def _note_load(self) -> None:
+        prefetched = len(self._in_hand)
+        if self._quietest is None or self._busy + prefetched < self._quietest.taken:
+            self._quietest = Load(capacity=self._capacity, busy=self._busy, prefetched=prefetched)
 
     @property
     def _capacity(self) -> int:
@@ -145,6 +159,7 @@ class Gate(bootsteps.StartStopStep):
     def pump(self) -> None:
         """Claim for as many as there are free slots; give back what waits too long. Owner's thread only."""
         with self._lock:
+            self._note_load()
             self._claim_for_free_slots()
             if self._is_crowded():
                 self._subscribe(False)

@@ -35,6 +35,7 @@ class _Link:
     server: Stream | None = None
     deaf: set[str] = field(default_factory=set)
     doomed: bool = False  # its next answer is lost, and then it is reset
+    over: bool = False
 
     def streams(self) -> list[Stream]:
         return [self.client] if self.server is None else [self.client, self.server]
@@ -175,6 +176,9 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(all_of_them(), self._loop).result(10)
 
     def _reset(self, link: _Link) -> None:
+        if link.over:
+            return
+        link.over = True
         for _, writer in link.streams():
             with contextlib.suppress(OSError):
                 plug = writer.get_extra_info("socket")

@@ -87,6 +87,15 @@ class Stage:
         report = self.installation.verify(until=until)
         assert (report.violations, report.totals.behind) == ((), 0)
 
+    def assert_each_ran_once(self) -> None:
+        """One attempt for each run that has ended: none was taken from its worker, none wrote too late."""
+        ledger = self.ledger
+        assert ledger.scalar("SELECT max(number) FROM attempt") == 1
+        assert ledger.rows("SELECT DISTINCT outcome FROM attempt WHERE finished_at IS NOT NULL") == [
+            ("succeeded",)
+        ]
+        assert ledger.scalar("SELECT sum(late_writes_refused) FROM occurrence") == 0
+
     def assert_all_run(self) -> None:
         ended = [running for running in self.processes.values() if not running.running()]
         assert not ended, "\n".join(running.output() for running in ended)

@@ -22,6 +22,7 @@ from scheduler.errors import (
     TriggerError,
     ValidationFailed,
 )
+from scheduler.store.statements import DATABASE_AWAY
 
 log = logging.getLogger(__name__)
 
@@ -103,12 +104,18 @@ def _translate(error: Exception, request_id: str) -> Response:
             return _response(404, "There is nothing at this address.", request_id)
         case PermissionDenied():
             return _response(403, "You may not do this.", request_id)
-        case OperationalError() | InterfaceError() | psycopg.OperationalError() | psycopg.InterfaceError():
-            log.warning("request %s: the database did not answer", request_id, exc_info=error)
-            response = _response(503, "The database does not answer at the moment.", request_id)
-            response["Retry-After"] = str(RETRY_AFTER_S)
-            return response
+    if _database_is_away(error):
+        log.warning("request %s: the database did not answer", request_id, exc_info=error)
+        response = _response(503, "The database does not answer at the moment.", request_id)
+        response["Retry-After"] = str(RETRY_AFTER_S)
+        return response
     return _unexpected(error, request_id)
+
+
+def _database_is_away(error: Exception) -> bool:
+    """Raised by Django's connection, which keeps psycopg's error as the cause, or by our own SQL."""
+    away = (OperationalError, InterfaceError, psycopg.InterfaceError, *DATABASE_AWAY)
+    return isinstance(error, away) or isinstance(error.__cause__, DATABASE_AWAY)
 
 
 def _domain_error(error: FencepostError, request_id: str) -> Response:

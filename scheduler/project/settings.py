@@ -143,7 +143,7 @@ def _broker_transport_options(url: str) -> dict[str, Any]:
 
 CELERY_BROKER_URL = FENCEPOST.broker_url
 CELERY_BROKER_TRANSPORT_OPTIONS = _broker_transport_options(FENCEPOST.broker_url)
-CELERY_BROKER_HEARTBEAT = 0  # sessions in Postgres are the liveness; with heartbeats gevent does 11 tasks/s
+CELERY_BROKER_HEARTBEAT = 20  # a connection that swallows everything is noticed after two of these
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Exclusive, Celery's default, ends a worker at its start while another of its name, or its own connection
 # that the broker has not missed yet, has the queue; durable: RabbitMQ 4 gives up queues that are neither.

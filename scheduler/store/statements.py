@@ -14,6 +14,15 @@ from psycopg.types.json import JsonbLoader
 Connection: TypeAlias = psycopg.Connection[Any]
 Row = TypeVar("Row")
 
+# What a process survives by connecting again and doing it once more. psycopg counts the last two among
+# Postgres' own failures: a server that only reads, after a failover or with a full disk, and a transaction
+# that it ended.
+DATABASE_AWAY: tuple[type[psycopg.Error], ...] = (
+    psycopg.OperationalError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+)
+
 # A process that is stopped between two statements (SIGSTOP, a paused machine) holds its locks, and others
 # wait for them, or pass over what they cover, until it goes on. Postgres ends its transaction before.
 # By SET LOCAL, as PgBouncer wants it, in the same message as BEGIN.
@@ -47,9 +56,6 @@ def transaction(connection: Connection) -> Iterator[None]:
     try:
         yield
         connection.commit()
-    except psycopg.errors.IdleInTransactionSessionTimeout as ended:
-        # To psycopg an error of Postgres' own; to us the connection was lost, which every caller survives.
-        raise psycopg.OperationalError(str(ended)) from ended
     except BaseException:
         if not connection.broken:
             connection.rollback()

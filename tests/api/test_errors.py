@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError
+from django.db import InternalError, OperationalError
 from rest_framework.test import APIClient
 
 from scheduler import operations, queries
@@ -245,11 +245,22 @@ class TestExchange:
         assert b"hunter2" not in answer.content
         assert answer.json()["request_id"] == answer["X-Request-ID"]
 
+    @pytest.mark.parametrize(
+        ("error", "cause"),
+        [
+            (OperationalError, psycopg.OperationalError),
+            (InternalError, psycopg.errors.ReadOnlySqlTransaction),
+        ],
+    )
     def test_a_database_that_is_away_is_a_503(
-        self, alice: APIClient, monkeypatch: pytest.MonkeyPatch
+        self,
+        error: type[Exception],
+        cause: type[Exception],
+        alice: APIClient,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         def away(*args: Any, **kwargs: Any) -> Any:
-            raise OperationalError("server closed the connection") from psycopg.OperationalError()
+            raise error("server closed the connection") from cause()
 
         monkeypatch.setattr(operations, "create_schedule", away)
         answer = alice.post(SCHEDULES, body())

@@ -42,7 +42,7 @@ def test_a_transaction_that_postgres_has_ended_is_a_lost_connection(
             wait_until(lambda: watcher.execute(alive, [pid]).fetchone() == (0,))
             stopped.execute("SELECT 1")
 
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(statements.DATABASE_AWAY):
         outlasted()
     assert stopped.broken
 

@@ -17,7 +17,7 @@ import pytest
 
 from scheduler.project import embedded
 from tests.support.machine import absent, find_free_port, rabbitmq_url
-from tests.support.processes import Launcher, product_environ
+from tests.support.processes import Launcher, installed_environ, product_environ
 from tests.support.servers import (
     database_name,
     embedded_postgres,
@@ -162,14 +162,7 @@ def launch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]
     for one, else a filesystem broker of its own. All are gone at the end of the test.
     """
     database_fixture = "module_database" if "module_database" in request.fixturenames else "database"
-    environ = product_environ(
-        DATABASE_URL=request.getfixturevalue(database_fixture),
-        SECRET_KEY="tests",
-        ALLOWED_HOSTS="localhost,127.0.0.1",
-        FENCEPOST_HOME=str(tmp_path / "home"),
-        FENCEPOST_JOBS="examples.jobs",
-        PYTHONUNBUFFERED="1",
-    )
+    environ = installed_environ(tmp_path / "home", DATABASE_URL=request.getfixturevalue(database_fixture))
     if "broker_url" in request.fixturenames:
         environ["BROKER_URL"] = request.getfixturevalue("broker_url")
     else:

@@ -33,9 +33,11 @@ class Relay:
     def __init__(self, ownership: Ownership, publisher: Publisher) -> None:
         self._ownership = ownership
         self._publisher = publisher
+        self._unheard: list[tuple[UUID, int]] = []  # released by a commit whose answer has not come
 
     def run_once(self, connection: Connection, now: datetime) -> Report:
         owned = self._ownership.hold(connection, now)
+        self._look_again(connection)
         until_next_s = outbox.next_dispatch_s(connection, shards=owned)
         if until_next_s is None or until_next_s > 0:
             return Report(wait_s=IDLE_S if until_next_s is None else min(until_next_s, IDLE_S))
@@ -79,11 +81,21 @@ class Relay:
             )
             _cancel_holders(connection, batch.holders_to_cancel, now)
             _wake_schedules(connection, batch.decisions)
+            self._unheard = [(run.run_id, run.generation) for run in standing]
+        self._unheard = []
         for decision in batch.decisions:
             if decision.verdict is Verdict.SKIP:
                 telemetry.RUNS.labels("SKIPPED", decision.reason).inc()
         by_run = {decision.candidate.run_id: decision for decision in batch.decisions}
         return [_envelope(by_run[run.run_id], run.generation) for run in standing]
+
+    def _look_again(self, connection: Connection) -> None:
+        """The connection was cut in a commit. If the release did happen, its rows stand as if they had been
+        published, for as long as a confirm may take: nobody has published them.
+        """
+        if self._unheard:
+            outbox.unconfirmed(connection, self._unheard)
+            self._unheard = []
 
     def _publish(self, connection: Connection, envelopes: Sequence[Envelope]) -> int:
         if not envelopes:

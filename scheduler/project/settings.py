@@ -143,7 +143,9 @@ def _broker_transport_options(url: str) -> dict[str, Any]:
 
 CELERY_BROKER_URL = FENCEPOST.broker_url
 CELERY_BROKER_TRANSPORT_OPTIONS = _broker_transport_options(FENCEPOST.broker_url)
-CELERY_BROKER_HEARTBEAT = 20  # a connection that swallows everything is noticed after two of these
+# Sessions in Postgres are the liveness of a worker; this is that of its connection. A consumer only listens:
+# without heartbeats it listened for ever to a connection whose other end was gone and had not said so.
+CELERY_BROKER_HEARTBEAT = 10
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Exclusive, Celery's default, ends a worker at its start while another of its name, or its own connection
 # that the broker has not missed yet, has the queue; durable: RabbitMQ 4 gives up queues that are neither.

@@ -6,7 +6,8 @@ before loses nothing, and a job of hours never meets the broker's consumer time-
 
 All of Celery that is touched, documented or not, is touched in this module (Celery and kombu are pinned to
 their minors; tests/worker/test_celery_surface.py fails when a name changes):
-`Consumer.on_task_request`, `.hub`, `.timer`, `.call_soon`, `.task_consumer`, `.pool.num_processes`;
+`Consumer.on_task_request`, `.amqheartbeat`, `.hub`, `.timer`, `.call_soon`, `.task_consumer`,
+`.pool.num_processes`;
 `Hub.add_reader`, `.call_repeatedly`; `Request.message`, `.request_dict`, `.acknowledged`;
 `TaskConsumer._add_tag`, `._receive_callback`, `._active_tags`; `Channel._remove_tag`;
 `state.task_ready`, `.should_stop`.
@@ -67,6 +68,8 @@ class Gate(bootsteps.StartStopStep):
         self._consumer = consumer
         self._run = consumer.on_task_request
         consumer.on_task_request = self.receive
+        if not consumer.hub:
+            consumer.amqheartbeat = 0  # with gevent, heartbeats wait on the events' connection: 11 tasks/s
         self._in_hand: deque[Delivery] = deque()
         self._busy = 0
         self._moved_at = 0.0  # when a message last went from the hand to a slot

@@ -24,7 +24,7 @@ def envelopes(count: int, queue: str = topology.queue_name("normal")) -> list[En
 
 @pytest.fixture
 def channel(broker_url: str) -> Iterator[amqp.Channel]:
-    with Queues(broker_url)._channel() as opened:
+    with Queues(broker_url).channel() as opened:
         yield opened
 
 

@@ -16,6 +16,7 @@ from scheduler.processes.sweep import Sweep
 from scheduler.processes.tick import Tick
 from scheduler.store import sessions
 from tests.support.ledger import HandMadeLedger
+from tests.support.wait import wait_until
 
 Connection = psycopg.Connection[Any]
 
@@ -131,6 +132,17 @@ def test_shards_of_a_process_that_died_are_taken_when_its_lease_runs_out(connect
     assert len(successor.hold(connection, database_now(connection))) == 256
 
 
+def test_after_a_lost_connection_a_process_goes_on_with_its_shards_at_once(connection: Connection) -> None:
+    """It believes in none of them until the database has said so, and does not wait for its own lease."""
+    owner = ownership(lease_s=3600)
+    owner.hold(connection, database_now(connection))
+    owner.forget()
+    assert len(owner.hold(connection, database_now(connection))) == 256
+    owner.forget()
+    connection.execute("UPDATE shard_lease SET owner = gen_random_uuid() WHERE shard < 100")
+    assert owner.hold(connection, database_now(connection)) == list(range(100, 256))
+
+
 def test_a_host_whose_clock_is_far_off_owns_nothing(connection: Connection) -> None:
     wrong = datetime.fromisoformat("2020-01-01T00:00Z")
     assert ownership().hold(connection, wrong) == []
@@ -230,6 +242,33 @@ def test_a_relay_that_takes_over_publishes_what_was_released_already(
     successor = Notebook()
     run(Relay(ownership("relay", ignore=True), successor), connection)
     assert [one.generation for one in successor.given] == [1]
+
+
+def test_a_release_whose_commit_was_not_heard_is_published_soon(
+    ledger: HandMadeLedger, connection: Connection, clean_database: str
+) -> None:
+    """Its row stands as long as a confirm may take, and nobody has published: its own relay looks again."""
+
+    class Unheard(psycopg.Connection[Any]):
+        def commit(self) -> None:
+            super().commit()
+            raise psycopg.OperationalError("the answer was lost")
+
+    due_now(ledger, connection)
+    broker = Notebook()
+    process = Relay(ownership("relay", ignore=True), broker)
+    with Unheard.connect(clean_database, autocommit=True) as cut:
+        with pytest.raises(psycopg.OperationalError):
+            run(process, cut)
+        process.disconnected()
+        cut.close()
+    assert (states(connection), broker.given) == ({"QUEUED": 1}, [])
+
+    def published() -> list[Envelope]:
+        run(process, connection)
+        return broker.given
+
+    assert [one.generation for one in wait_until(published)] == [1]
 
 
 def test_a_row_that_is_committed_late_with_an_earlier_time_is_not_missed(

@@ -19,13 +19,13 @@ class Queues:
 
     def purge(self, queue: str = NORMAL) -> int:
         """Throw the ready messages away; how many there were."""
-        with self._channel() as channel:
+        with self.channel() as channel:
             purged = channel.queue_purge(queue)
             assert purged is not None
             return purged
 
     def ready(self, queue: str = NORMAL) -> int:
-        with self._channel() as channel:
+        with self.channel() as channel:
             declared = channel.queue_declare(queue, passive=True)
             assert declared is not None
             _, messages, _ = declared
@@ -33,7 +33,7 @@ class Queues:
 
     def multiply_one(self, copies: int, queue: str = NORMAL) -> None:
         """Take one message and put back `copies` of it, body, headers and all."""
-        with self._channel() as channel:
+        with self.channel() as channel:
             message = channel.basic_get(queue, no_ack=True)
             assert message is not None, f"{queue} is empty"
             copy = amqp.Message(message.body, **message.properties)
@@ -41,7 +41,7 @@ class Queues:
                 channel.basic_publish(copy, topology.EXCHANGE, queue)
 
     @contextmanager
-    def _channel(self) -> Iterator[amqp.Channel]:
+    def channel(self) -> Iterator[amqp.Channel]:
         connection = amqp.Connection(
             host=f"{self._parts.hostname}:{self._parts.port or 5672}",
             userid=self._parts.username or "guest",

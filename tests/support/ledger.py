@@ -181,7 +181,16 @@ class LedgerReader:
     """Questions to the ledger of a running installation. All times are the database's."""
 
     def __init__(self, database_url: str) -> None:
+        self._database_url = database_url
         self.connection = psycopg.connect(database_url, autocommit=True)
+
+    def reconnect(self) -> None:
+        """After a restart of the server."""
+        self.close()
+        self.connection = psycopg.connect(self._database_url, autocommit=True)
+
+    def close(self) -> None:
+        self.connection.close()
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.connection.execute(statement.encode(), parameters).fetchall()

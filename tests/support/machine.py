@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 
@@ -22,18 +23,33 @@ def find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def accepts_connections(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
 @functools.cache
 def rabbitmq_usable() -> bool:
     parts = urlsplit(rabbitmq_url())
-    try:
-        socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 5672), timeout=2).close()
-    except OSError:
+    if not accepts_connections(parts.hostname or "127.0.0.1", parts.port or 5672):
         return False
     return bool(shutil.which("rabbitmqctl")) and rabbitmqctl("list_vhosts").returncode == 0
 
 
 def rabbitmqctl(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["rabbitmqctl", "--quiet", *arguments], capture_output=True, text=True, timeout=60)
+
+
+@functools.cache
+def rabbitmq_programs() -> Path | None:
+    """Where rabbitmq-server and rabbitmqctl lie. Debian's own in /usr/sbin would serve its one node alone."""
+    debian, found = Path("/usr/lib/rabbitmq/bin"), shutil.which("rabbitmq-server")
+    if (debian / "rabbitmq-server").exists():
+        return debian
+    return Path(found).parent if found else None
 
 
 @functools.cache
@@ -61,6 +77,7 @@ def namespaces_usable() -> bool:
 
 NEEDS: dict[str, Callable[[], bool]] = {
     "rabbitmq": rabbitmq_usable,
+    "rabbitmq_node": lambda: rabbitmq_programs() is not None,
     "chromium": lambda: chromium_path() is not None,
     "namespaces": namespaces_usable,
     "faketime": lambda: libfaketime_path() is not None,

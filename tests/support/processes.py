@@ -126,6 +126,18 @@ def product_environ(**values: str) -> dict[str, str]:
     return {**clean, **values}
 
 
+def installed_environ(home: Path, **values: str) -> dict[str, str]:
+    """What every process of an installation under test has in common; `values` name its servers."""
+    return product_environ(
+        SECRET_KEY="tests",
+        ALLOWED_HOSTS="localhost,127.0.0.1",
+        FENCEPOST_HOME=str(home),
+        FENCEPOST_JOBS="examples.jobs",
+        PYTHONUNBUFFERED="1",
+        **values,
+    )
+
+
 def _family(running: Running) -> list[psutil.Process]:
     try:
         process = psutil.Process(running.pid)

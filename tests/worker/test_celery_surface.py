@@ -30,6 +30,12 @@ def test_steps_are_made_before_strategies_bind_the_handler() -> None:
     assert Gate in app.steps["consumer"]
 
 
+def test_heartbeats_are_the_consumers_to_choose_until_it_connects() -> None:
+    source = inspect.getsource(Consumer.__init__)
+    assert source.index("self.amqheartbeat = 0") < source.index("self.blueprint.apply(")
+    assert "heartbeat=self.amqheartbeat" in inspect.getsource(Consumer.connect)
+
+
 def test_the_hub_can_be_woken_and_watched() -> None:
     assert list(inspect.signature(Hub.add_reader).parameters)[1:] == ["fds", "callback", "args"]
     assert list(inspect.signature(Hub.call_repeatedly).parameters)[1:4] == ["delay", "callback", "args"]

@@ -253,7 +253,7 @@ def parse_trigger(
 def _canonical(document: Mapping[str, object]) -> str:
     """The document as JSON text: the key of the memo, and a copy that holds nothing but JSON."""
     try:
-        text = json.dumps(document, sort_keys=True, allow_nan=False, default=_date_text)
+        text = _CANONICAL.encode(document)
     except (TypeError, ValueError, RecursionError):
         raise TriggerError(
             "trigger", "invalid_json", "the trigger is not a JSON document of a reasonable depth."
@@ -267,6 +267,9 @@ def _date_text(value: object) -> str:
     if isinstance(value, date):
         return value.isoformat()
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False, default=_date_text)
 
 
 @lru_cache(maxsize=4096)

@@ -123,10 +123,10 @@ _EVENTS: list[tuple[str, tuple[State | None, ...], tuple[State, ...], str]] = [
             State.DEAD_LETTERED,
             State.UNKNOWN,
         ),
-        "lease with this fence; session live",
+        "lease with this fence",
     ),
-    ("suspend", (State.RUNNING,), (State.SUSPENDED,), "lease with this fence; session live"),
-    ("drain", (State.RUNNING,), (State.QUEUED,), "lease with this fence; session live"),
+    ("suspend", (State.RUNNING,), (State.SUSPENDED,), "lease with this fence"),
+    ("drain", (State.RUNNING,), (State.QUEUED,), "lease with this fence"),
     (
         "lose",
         (State.RUNNING,),

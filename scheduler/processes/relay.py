@@ -18,7 +18,7 @@ from scheduler.processes.ownership import Ownership
 from scheduler.store import outbox, rest, schedules
 from scheduler.store.outbox import AgendaRow
 from scheduler.store.schedules import RunKey
-from scheduler.store.statements import Connection
+from scheduler.store.statements import Connection, transaction
 from scheduler.topology import queue_name
 
 BATCH = 500
@@ -69,7 +69,7 @@ class Relay:
             return False
 
     def _release(self, connection: Connection, rows: Sequence[AgendaRow], now: datetime) -> list[Envelope]:
-        with connection.transaction():
+        with transaction(connection):
             outbox.drop_rows(connection, [row for row in rows if row.schedule_id is None])
             slots, candidates = _lock(connection, [row for row in rows if row.schedule_id is not None], now)
             fault_point("relay.after_lock")
@@ -90,7 +90,7 @@ class Relay:
             return 0
         confirmed = self._publisher.publish(envelopes)
         fault_point("relay.after_confirm")
-        with connection.transaction():
+        with transaction(connection):
             outbox.confirmed(connection, _keys(confirmed))
             fault_point("relay.after_delete")
             certain = set(confirmed)

@@ -12,7 +12,7 @@ from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
 from scheduler.store import claims, rest, sessions, sweep
 from scheduler.store.claims import Ending, Guard
-from scheduler.store.statements import Connection
+from scheduler.store.statements import Connection, transaction
 from scheduler.store.sweep import Orphan
 
 HOUSEKEEPING_S = 600.0
@@ -32,13 +32,11 @@ class Sweep:
         self._threshold = breaker_at
         self._broken = False
         self._wait_s = min(1.0, session_s / 5)
-        self._last_round: float | None = None
-        self._hold_until = 0.0
         self._housekeeping_at = 0.0
 
     def run_once(self, connection: Connection, now: datetime) -> Report:
         counts = {"lost": 0, "timed_out": 0}
-        if not self._after_gap():
+        if not self._after_gap(connection):
             counts["lost"] = self._put_back(connection)
         counts["timed_out"] = self._end(
             connection, sweep.overdue_leases(connection, limit=self._limit), "overdue"
@@ -47,7 +45,7 @@ class Sweep:
             connection, grace_s=self._dispatch_grace_s, limit=self._limit
         )
         counts["rearmed"] = self._rearm(connection)
-        with connection.transaction():
+        with transaction(connection):
             counts["woken"] = rest.wake(connection)
         self._keep_house(connection)
         return Report(counts=counts, wait_s=self._wait_s)
@@ -56,23 +54,21 @@ class Sweep:
         """Nothing is held."""
 
     def disconnected(self) -> None:
-        """The gap shows at the next round."""
+        """The gap shows at the next look, whoever takes it."""
 
     @property
     def _limit(self) -> int:
         """Of a round: at most `rate_per_s`, whatever the rounds' rhythm."""
         return max(1, round(self._rate_per_s * self._wait_s))
 
-    def _after_gap(self) -> bool:
-        """After a gap in our own rounds (the database was away) workers could not renew either: they get
-        a session's length before anything of theirs is ended.
+    def _after_gap(self, connection: Connection) -> bool:
+        """After a gap in the rounds of all sweeps (the database was away) workers could not renew either:
+        they get a session's length before anything of theirs is ended.
         """
-        moment = time.monotonic()
-        if self._last_round is not None and moment - self._last_round > self._session_s / 3 + self._wait_s:
-            self._hold_until = moment + self._session_s
-            telemetry.trouble("sweep_gap", seconds=round(moment - self._last_round, 1))
-        self._last_round = moment
-        return moment < self._hold_until
+        look = sweep.look(connection, gap_s=self._session_s / 3 + self._wait_s, hold_s=self._session_s)
+        if look.begins:
+            telemetry.trouble("sweep_gap", holds_s=self._session_s)
+        return look.held
 
     def _put_back(self, connection: Connection) -> int:
         """Limited for all sweeps together, and to a trickle while the workers that are left are strained."""
@@ -102,7 +98,7 @@ class Sweep:
             return 0
         fault_point("sweep.after_select")
         endings = [_ending(orphan, guard) for orphan in orphans]
-        with connection.transaction():
+        with transaction(connection):
             claims.lock(connection, endings=endings)
             ended = claims.end_attempts(connection, endings, guard=guard)
             fault_point("sweep.after_update")

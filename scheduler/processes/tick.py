@@ -11,7 +11,7 @@ from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
 from scheduler.processes.ownership import Ownership
 from scheduler.store import due
-from scheduler.store.statements import Connection
+from scheduler.store.statements import Connection, transaction
 
 POLL_S = 0.5  # a schedule made a moment ago may be due within the look-ahead
 ROWS_PER_SCHEDULE = 100  # a round's bound for one schedule, so that none starves the others
@@ -72,7 +72,7 @@ class Tick:
             return None
 
     def _apply(self, connection: Connection, moves: list[Move], now: datetime) -> int:
-        with connection.transaction():
+        with transaction(connection):
             locked = due.lock_schedules(connection, [move.due.id for move in moves])
             done = due.materialise(connection, [move for move in moves if move.due.id in locked], now=now)
             fault_point("tick.after_advance")

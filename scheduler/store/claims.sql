@@ -85,8 +85,9 @@ JOIN tenant t ON t.id = o.tenant_id
 WHERE l.claim_id = ANY(%(claim_ids)s)
 
 -- name: end_attempts
--- The end of attempts, whoever writes it: the holder under its live session, or the sweep where the session
--- is dead or the time limit has passed. The lease row is the fence: no lease with this fence, no effect.
+-- The end of attempts, whoever writes it: the holder, or the sweep where the session is dead or the time limit
+-- has passed. The lease row is the fence: no lease with this fence, no effect. A holder whose session has run out
+-- still ends what nobody has taken from it: both delete the same row, and one of them finds it.
 -- A cancelled run ends as CANCELLED unless it succeeded all the same. One that a draining worker hands back is
 -- QUEUED again at once: it keeps its slot, a new generation announces it, and its attempt is not counted.
 WITH moment AS MATERIALIZED (
@@ -101,8 +102,7 @@ WITH moment AS MATERIALIZED (
     USING ending e, moment m
     WHERE l.run_id = e.run_id AND l.fence = e.fence
       AND CASE %(guard)s::text
-          WHEN 'holder' THEN EXISTS (
-              SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > m.now)
+          WHEN 'holder' THEN true
           WHEN 'dead' THEN NOT EXISTS (
               SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > m.now)
           WHEN 'overdue' THEN l.ends_by <= m.now

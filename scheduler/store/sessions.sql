@@ -7,12 +7,13 @@ SELECT %(id)s, %(kind)s, %(worker)s, %(capacity)s, now, now, now + make_interval
 FROM (SELECT clock_timestamp() AS now) AS moment
 
 -- name: renew_session
--- An expired session is not renewed, however alive its process: the sweep may already be ending its runs.
+-- Also when it has expired: its leases are its own until the sweep has ended them, one by one, and the renewal
+-- tells which are left. An outage of Postgres takes the time of sessions, not the runs of their workers.
 UPDATE session
 SET renewed_at = moment.now, expires_at = moment.now + make_interval(secs => %(length_s)s),
     capacity = %(capacity)s, busy = %(busy)s, prefetched = %(prefetched)s
 FROM (SELECT clock_timestamp() AS now) AS moment
-WHERE id = %(id)s AND expires_at > moment.now
+WHERE id = %(id)s
 RETURNING moment.now
 
 -- name: held_leases

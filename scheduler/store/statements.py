@@ -2,15 +2,22 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import BaseRowFactory
 from psycopg.types.json import JsonbLoader
 
 Connection: TypeAlias = psycopg.Connection[Any]
 Row = TypeVar("Row")
+
+# A process that is stopped between two statements (SIGSTOP, a paused machine) holds its locks, and others
+# wait for them, or pass over what they cover, until it goes on. Postgres ends its transaction before.
+# By SET LOCAL, as PgBouncer wants it, in the same message as BEGIN.
+BEGIN = b"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'"
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _FOLDER = Path(__file__).parent
@@ -27,6 +34,26 @@ def every_statement() -> Iterator[tuple[str, str, bytes]]:
     for path in sorted(_FOLDER.glob("*.sql")):
         for name, text in load(path.stem).items():
             yield path.stem, name, text
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """All or nothing, on an autocommit connection; in a transaction of the caller's, a savepoint of it."""
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        with connection.transaction():
+            yield
+        return
+    connection.execute(BEGIN)
+    try:
+        yield
+        connection.commit()
+    except psycopg.errors.IdleInTransactionSessionTimeout as ended:
+        # To psycopg an error of Postgres' own; to us the connection was lost, which every caller survives.
+        raise psycopg.OperationalError(str(ended)) from ended
+    except BaseException:
+        if not connection.broken:
+            connection.rollback()
+        raise
 
 
 def cursor(connection: Connection, row_factory: BaseRowFactory[Row]) -> psycopg.Cursor[Row]:

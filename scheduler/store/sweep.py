@@ -40,6 +40,22 @@ def _orphans(connection: Connection, statement: str, limit: int) -> list[Orphan]
         return rows.execute(SQL[statement], {"limit": limit}).fetchall()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """`held`: nothing of anybody's is to be ended now; `begins`: it is this look that saw the gap."""
+
+    held: bool
+    begins: bool
+
+
+def look(connection: Connection, *, gap_s: float, hold_s: float) -> Look:
+    """Say that a sweep looks. No sweep's look for longer than `gap_s` holds all of them for `hold_s`."""
+    with cursor(connection, class_row(Look)) as rows:
+        found = rows.execute(SQL["look"], {"gap_s": gap_s, "hold_s": hold_s}).fetchone()
+    assert found is not None  # the one row is made with the table
+    return found
+
+
 def take_turn(connection: Connection, *, wait_s: float) -> bool:
     """Whether it is ours to put orphans back now: nobody has for `wait_s`."""
     return connection.execute(SQL["take_turn"], {"wait_s": wait_s}).fetchone() is not None

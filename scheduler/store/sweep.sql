@@ -25,6 +25,18 @@ WHERE l.ends_by <= clock_timestamp()
 ORDER BY l.ends_by
 LIMIT %(limit)s
 
+-- name: look
+-- When one of the sweeps last looked is on record, so that the gap of an outage shows also to a sweep that began
+-- after it. The first look of all is no gap.
+UPDATE sweep_turn t
+SET looked_at = moment.now,
+    held_until = CASE
+        WHEN t.looked_at > '-infinity' AND t.looked_at < moment.now - make_interval(secs => %(gap_s)s)
+        THEN moment.now + make_interval(secs => %(hold_s)s)
+        ELSE t.held_until END
+FROM (SELECT clock_timestamp() AS now) AS moment
+RETURNING t.held_until > moment.now AS held, t.held_until = moment.now + make_interval(secs => %(hold_s)s) AS begins
+
 -- name: take_turn
 -- One sweep in each stretch of `wait_s` may put orphans back, however many there are. Whoever dies with the turn
 -- loses nothing: it comes round again.

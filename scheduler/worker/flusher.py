@@ -19,7 +19,7 @@ from scheduler.core.states import Refusal
 from scheduler.faultpoints import fault_point
 from scheduler.store import claims
 from scheduler.store.claims import Claim, Claimed, Ending
-from scheduler.store.statements import Connection
+from scheduler.store.statements import Connection, transaction
 
 MOST_AT_ONCE = 500
 RECONNECT_S = 0.2
@@ -109,7 +109,7 @@ class Flusher(threading.Thread):
         connection = self._connected()
         endings = [wish.ending for wish in ends]
         asked = [wish.claim for wish in wishes]
-        with connection.transaction():
+        with transaction(connection):
             claims.lock(connection, endings=endings, claims=asked)
             accepted = self._end(connection, endings)
             refusals = self._claim(connection, wishes)

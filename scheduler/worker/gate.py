@@ -281,8 +281,8 @@ class Gate(bootsteps.StartStopStep):
             threading.Thread(target=self._drain_and_stop, name="fencepost-drain", daemon=True).start()
 
     def _leave(self) -> None:
-        """The database could not be reached for a session's length: what runs here is others' to run again.
-        A thread that does not notice cannot be ended; the process can.
+        """The database could not be reached for two lengths of a session: what runs here is others' to run
+        again. A thread that does not notice cannot be ended; the process can.
         """
         self._await_idle(ABANDON_S)
         telemetry.alert("left_without_database", runs=self._busy)

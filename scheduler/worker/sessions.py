@@ -16,12 +16,17 @@ from scheduler.worker.execution import Held
 
 RETRY_S = 0.5
 
+# In lengths of a session, from the last renewal. With Postgres away nobody can take a run over, and jobs
+# outlive a failover; a process that alone is cut off doubles, for the second length, what others were given.
+BELIEF = 2
+
 
 class SessionKeeper(threading.Thread):
     """Opens a session, renews it, and tells held runs that they are lost or cancelled.
 
-    A session that could not be renewed in time is over, with everything it held; a new one begins. Where it
-    is the database that cannot be reached, `abandoned` is called: whoever holds runs then had better leave.
+    A session that could not be renewed in time claims nothing, and keeps what the sweep has not taken from
+    it: the next renewal tells. Where it is the database that cannot be reached, the process believes in its
+    runs for `BELIEF` lengths, and then `abandoned` is called: whoever holds runs by then had better leave.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class SessionKeeper(threading.Thread):
         self._connection: Connection | None = None
         self._session_id: UUID | None = None
         self._good_until = 0.0
+        self._believed_until = 0.0
         self._listed_at: datetime | None = None
         self._ending = threading.Event()
         self._opened = threading.Event()
@@ -55,7 +61,7 @@ class SessionKeeper(threading.Thread):
 
     def watch_over(self, session_id: UUID) -> Callable[[], float]:
         """Until when, on the monotonic clock, what was claimed under this session may be believed held."""
-        return lambda: self._good_until if self._session_id == session_id else 0.0
+        return lambda: self._believed_until if self._session_id == session_id else 0.0
 
     def wait_open(self, timeout_s: float) -> bool:
         return self._opened.wait(timeout_s)
@@ -80,7 +86,7 @@ class SessionKeeper(threading.Thread):
         except psycopg.OperationalError as error:
             telemetry.trouble("session_not_renewed", error=str(error).strip())
             self._drop_connection()
-            if self._session_id is not None and self.session_id is None and self._held():
+            if self._session_id is not None and time.monotonic() > self._believed_until and self._held():
                 self._lose_everything()
                 self._abandoned()
             return min(RETRY_S, self._length_s / 10)
@@ -96,7 +102,8 @@ class SessionKeeper(threading.Thread):
             capacity=self._load().capacity,
             length_s=self._length_s,
         )
-        self._session_id, self._good_until, self._listed_at = session_id, began + self._length_s, None
+        self._session_id, self._listed_at = session_id, None
+        self._trust(began)
         self._opened.set()
 
     def _renew(self, connection: Connection, session_id: UUID) -> bool:
@@ -109,10 +116,14 @@ class SessionKeeper(threading.Thread):
         if renewed_at is None:
             telemetry.trouble("session_over", session=str(session_id), held=len(named))
             return False
-        self._good_until = began + self._length_s
+        self._trust(began)
         self._compare(connection, session_id, named)
         self._listed_at = renewed_at
         return True
+
+    def _trust(self, began: float) -> None:
+        self._good_until = began + self._length_s
+        self._believed_until = began + BELIEF * self._length_s
 
     def _compare(self, connection: Connection, session_id: UUID, named: list[Held]) -> None:
         on_record = sessions.held_leases(connection, session_id)
@@ -131,7 +142,7 @@ class SessionKeeper(threading.Thread):
             )
 
     def _lose_everything(self) -> None:
-        self._session_id, self._good_until = None, 0.0
+        self._session_id, self._good_until, self._believed_until = None, 0.0, 0.0
         for held in self._held():
             held.lost.set()
 
@@ -141,7 +152,7 @@ class SessionKeeper(threading.Thread):
                 sessions.close_session(self._connected(), self._session_id)
         except psycopg.OperationalError as error:
             telemetry.trouble("session_not_closed", error=str(error).strip())
-        self._session_id, self._good_until = None, 0.0
+        self._session_id, self._good_until, self._believed_until = None, 0.0, 0.0
         self._drop_connection()
 
     def _connected(self) -> Connection:

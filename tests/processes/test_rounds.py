@@ -275,16 +275,18 @@ def test_live_leases_are_untouched_until_their_time_is_up(
     assert connection.execute("SELECT outcome FROM attempt").fetchone() == ("timed_out",)
 
 
-def test_after_a_gap_of_its_own_the_sweep_waits_a_session_length(
-    ledger: HandMadeLedger, connection: Connection
+@pytest.mark.parametrize("begins_after_it", [False, True], ids=["the same sweep", "one that begins later"])
+def test_after_a_gap_of_all_sweeps_each_waits_a_session_length(
+    begins_after_it: bool, ledger: HandMadeLedger, connection: Connection
 ) -> None:
-    process = sweep()
+    process, other = sweep(), sweep()
     run(process, connection)
-    assert process._last_round is not None
-    process._last_round -= 15  # the database was away for a quarter of a minute
+    connection.execute("UPDATE sweep_turn SET looked_at = looked_at - interval '15 s'")  # Postgres was away
     held_by_nobody(ledger)
+    process = sweep() if begins_after_it else process
     assert run(process, connection).counts["lost"] == 0
-    process._hold_until -= 30
+    assert run(other, connection).counts["lost"] == 0  # has seen no gap, and is held all the same
+    connection.execute("UPDATE sweep_turn SET held_until = held_until - interval '30 s'")
     assert run(process, connection).counts["lost"] == 1
 
 

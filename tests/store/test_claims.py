@@ -177,12 +177,22 @@ def test_an_end_under_a_void_fence_changes_nothing(
 ) -> None:
     late = take_queued(ledger, connection, session_id)
     connection.execute("UPDATE session SET expires_at = clock_timestamp() - interval '1 s'")
-    assert end(connection, ending(late)) is None
     lost = ending(late, State.RETRY_WAIT, outcome=AttemptOutcome.LOST, delay_s=0.0)
     assert end(connection, lost, "dead") is State.RETRY_WAIT
     assert end(connection, ending(late)) is None
     assert connection.execute("SELECT state FROM occurrence").fetchone() == ("RETRY_WAIT",)
     assert connection.execute("SELECT outcome FROM attempt").fetchone() == ("lost",)
+
+
+def test_a_holder_whose_time_is_up_ends_what_nobody_has_taken_from_it(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    """After an outage of the database an end may come before the renewal."""
+    held = take_queued(ledger, connection, session_id)
+    connection.execute("UPDATE session SET expires_at = clock_timestamp() - interval '1 s'")
+    assert end(connection, ending(held)) is State.SUCCEEDED
+    lost = ending(held, State.RETRY_WAIT, outcome=AttemptOutcome.LOST, delay_s=0.0)
+    assert end(connection, lost, "dead") is None
 
 
 def test_the_sweep_cannot_end_what_a_live_session_holds(

@@ -5,7 +5,9 @@ import re
 import psycopg
 import pytest
 
-from scheduler.store.statements import every_statement
+from scheduler.store import statements
+from scheduler.store.statements import Connection, every_statement, transaction
+from tests.support.wait import wait_until
 
 STATEMENTS = {f"{room}.{name}": text for room, name, text in every_statement()}
 
@@ -24,3 +26,34 @@ def test_it_fits_the_schema(name: str, module_database: str) -> None:
 
 def test_there_are_statements() -> None:
     assert {"due.materialise", "outbox.release", "claims.claim", "claims.end_attempts"} <= set(STATEMENTS)
+
+
+def test_a_transaction_that_postgres_has_ended_is_a_lost_connection(
+    module_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is what a process finds that was stopped in the middle of one."""
+    monkeypatch.setattr(statements, "BEGIN", statements.BEGIN.replace(b"'10s'", b"'20ms'"))
+    alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+    stopped = psycopg.connect(module_database, autocommit=True)
+
+    def outlasted() -> None:
+        with psycopg.connect(module_database, autocommit=True) as watcher, transaction(stopped):
+            pid = stopped.info.backend_pid
+            wait_until(lambda: watcher.execute(alive, [pid]).fetchone() == (0,))
+            stopped.execute("SELECT 1")
+
+    with pytest.raises(psycopg.OperationalError):
+        outlasted()
+    assert stopped.broken
+
+
+def test_what_fails_in_a_transaction_is_undone(module_database: str) -> None:
+    def fail(connection: Connection) -> None:
+        with transaction(connection):
+            connection.execute("CREATE TABLE gone ()")
+            raise ZeroDivisionError
+
+    with psycopg.connect(module_database, autocommit=True) as connection:
+        with pytest.raises(ZeroDivisionError):
+            fail(connection)
+        assert connection.execute("SELECT to_regclass('gone')").fetchone() == (None,)

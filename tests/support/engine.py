@@ -24,7 +24,8 @@ def clean_database(module_database: str) -> str:
     with psycopg.connect(module_database) as connection:
         for table in TABLES.split():
             connection.execute(f"DELETE FROM {table}".encode())
-        connection.execute("UPDATE sweep_turn SET taken_at = '-infinity'")
+        connection.execute("DELETE FROM sweep_turn")
+        connection.execute("INSERT INTO sweep_turn (taken_at) VALUES ('-infinity')")
     return module_database
 
 

@@ -27,6 +27,7 @@ __all__ = ["Kind", "PreviewInstant", "Trigger", "TriggerError", "TriggerTerms", 
 
 MAX_EXPRESSIONS: Final = 10
 MAX_EXCLUSIONS: Final = 1000
+MAX_CALENDAR_ENTRIES: Final = 100_000
 MAX_INTERVAL_S: Final = 10 * 366 * 86400
 MAX_TEXT: Final = 2_000_000
 
@@ -451,7 +452,7 @@ def _calendar(name: Field, calendars: Field) -> list[DateRange]:
         raise name.refuse(
             "unknown_calendar", f"unknown calendar {shown(key)}.{did_you_mean(key, list(known))}"
         )
-    entries = calendars.child(key, known[key]).items(at_least=0, at_most=100 * MAX_EXCLUSIONS)
+    entries = calendars.child(key, known[key]).items(at_least=0, at_most=MAX_CALENDAR_ENTRIES)
     return [_calendar_entry(entry) for entry in entries]
 
 

@@ -179,10 +179,12 @@ class ScheduleRevision(models.Model):
 class Calendar(models.Model):
     """A tenant's days of rest by name: what `exclusions` may refer to."""
 
-    id = models.BigAutoField(primary_key=True)
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="calendars")
     name = models.CharField(max_length=100)
     days = models.JSONField(default=list)  # "2026-12-25", or {"from": ..., "to": ...} inclusive
+    revision = models.PositiveIntegerField(default=1, editable=False)
+    created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
     class Meta:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from scheduler.calendars import put_calendar
 from scheduler.core.spread import dispatch_offset
 from scheduler.errors import ValidationFailed
 from scheduler.explain import explain
 from scheduler.models import Calendar, Occurrence, Schedule
-from scheduler.operations import edit_schedule, pause_schedule, put_calendar, resume_schedule
+from scheduler.operations import edit_schedule, pause_schedule, resume_schedule
 from tenants.models import Tenant
 from tests import factories
 from tests.core.cases import instant
@@ -79,10 +80,10 @@ class TestExclusions:
         assert "moved to 2026-12-07" in moved.sentence
 
     def test_a_calendar_of_the_tenant_is_kept_as_it_was(self, tenant: Tenant, clock: Clock) -> None:
-        put_calendar(tenant, "rest", ["2026-12-02"], actor=ACTOR)
+        put_calendar(tenant, "rest", days=["2026-12-02"], actor=ACTOR)
         schedule = factories.schedule(tenant, trigger=DAILY, exclusions=[{"calendar": "rest"}])
         clock.tick_until("2026-12-03T12:00:00Z", every_s=3600)
-        (change,) = put_calendar(tenant, "rest", ["2026-12-04"], actor=ACTOR)
+        (change,) = put_calendar(tenant, "rest", days=["2026-12-04"], actor=ACTOR).schedules
         assert (change.name, change.action) == (schedule.name, "edited")
         clock.tick_until("2026-12-05T12:00:00Z", every_s=3600)
         assert texts(due_instants(schedule)) == [f"2026-12-0{day}T09:00:00Z" for day in (1, 3, 5)]
@@ -90,7 +91,7 @@ class TestExclusions:
         assert clock.accounts() == []
 
     def test_another_tenants_calendar_is_unknown(self, tenant: Tenant, clock: Clock) -> None:
-        put_calendar(factories.TenantFactory(), "rest", ["2026-12-02"], actor=ACTOR)
+        put_calendar(factories.TenantFactory(), "rest", days=["2026-12-02"], actor=ACTOR)
         with pytest.raises(ValidationFailed) as refused:
             factories.schedule(tenant, trigger=DAILY, exclusions=[{"calendar": "rest"}])
         (error,) = refused.value.errors

@@ -359,7 +359,7 @@ class _Reading:
             # The rest is judged together with a trigger that is already known to be right.
             try:
                 self.parsed = parse_trigger(trigger, calendars=calendars, **terms)
-                self._refuse_mode(mode, trigger, exclusions)
+                self._refuse_mode(mode, trigger)
                 self._refuse_unreachable()
             except TriggerError as error:
                 self.refuse(error.field, error.code, error.detail)
@@ -376,12 +376,9 @@ class _Reading:
         wanted = named & names.keys()
         return {**names, **dict(known.filter(name__in=wanted).values_list("name", "days"))}
 
-    def _refuse_mode(self, mode: str, trigger: dict[str, Any], exclusions: Any) -> None:
+    def _refuse_mode(self, mode: str, trigger: dict[str, Any]) -> None:
         if mode == Mode.FIXED_DELAY and "once" in trigger:
             self.refuse("mode", "not_applicable", "what runs once has no next instant.")
-        if mode == Mode.FIXED_DELAY and "interval" in trigger and exclusions:
-            detail = "exclusions of an interval with a fixed delay are not supported yet."
-            self.refuse("exclusions", "not_supported_yet", detail)
 
     def _trigger(self, field: Field) -> dict[str, Any]:
         # Whatever a person sent, of any type: parse_trigger is who says what is no trigger.

@@ -135,10 +135,19 @@ class Trigger:
 
     def next_after_end(self, ended_at: datetime) -> datetime | None:
         """The due instant that follows a run which ended then (mode `fixed_delay`)."""
-        if not isinstance(self.rule, Interval):
+        every = self._every()
+        if every is None:
             return self.next_after(ended_at)
-        found = max(_whole_millisecond_from(_utc(ended_at) + self.rule.every), self.first)
+        found = max(_whole_millisecond_from(_utc(ended_at) + every), self.first)
+        if isinstance(self.rule, WallClock):
+            found = self.rule.exclusions.first_open(found, every)
         return found if found <= self.last else None
+
+    def _every(self) -> timedelta | None:
+        """An interval's; None for the other kinds."""
+        if isinstance(self.rule, WallClock) and isinstance(self.rule.patterns[0], Grid):
+            return timedelta(seconds=self.rule.patterns[0].every_s)
+        return self.rule.every if isinstance(self.rule, Interval) else None
 
     def previous_at_or_before(self, instant: datetime) -> datetime | None:
         """The last due instant not later than `instant`."""

@@ -219,6 +219,28 @@ class TestFixedDelay:
         schedule.refresh_from_db()
         assert schedule.next_due_at == instant("2026-12-01T00:07:00Z")
 
+    @pytest.mark.parametrize(
+        ("on_excluded", "armed"),
+        [("skip", "2026-12-03T05:00:01Z"), ("next_business_day", "2026-12-03T02:00:01Z")],
+    )
+    def test_a_delay_that_ends_on_an_excluded_date_rests(
+        self, tenant: Tenant, clock: Clock, on_excluded: str, armed: str
+    ) -> None:
+        schedule = factories.schedule(
+            tenant,
+            trigger=every(9 * 3600),
+            mode="fixed_delay",
+            exclusions=[{"date": "2026-12-02"}],
+            on_excluded=on_excluded,
+        )
+        clock.at("2026-12-01T09:00:00Z").tick()
+        clock.at("2026-12-01T17:00:01Z").end_runs(schedule)
+        schedule.refresh_from_db()
+        assert schedule.next_due_at == instant(armed)
+        clock.tick_until("2026-12-03T06:00:00Z", every_s=3600)
+        assert texts(due_instants(schedule)) == ["2026-12-01T09:00:00Z", armed]
+        assert clock.accounts() == []
+
     def test_a_skipped_catch_up_goes_on_from_now(self, tenant: Tenant, clock: Clock) -> None:
         schedule = factories.schedule(tenant, trigger=every(60), mode="fixed_delay", catch_up="skip")
         clock.at("2026-12-01T01:00:00Z").tick()

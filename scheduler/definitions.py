@@ -56,10 +56,9 @@ _NUMBERS: Final = {
     "buffer_limit": (1000, 1, 100_000),
 }
 
-# The same where null, the default, means that there is no limit. Runs are counted anew for each round, hence
-# the bound of `max_occurrences`.
+# The same where null, the default, means that there is no limit.
 _LIMITS: Final = {
-    "max_occurrences": (1, 10_000),
+    "max_occurrences": (1, 1_000_000_000),
     "catch_up_window_s": (1, _YEAR_S),
 }
 

@@ -82,6 +82,9 @@ class Schedule(models.Model):
     last_due_at = models.DateTimeField(null=True, blank=True, editable=False)
     # What is due up to here was resolved by zone rules of before an update, and is taken as it is on record.
     rules_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    # Runs due up to `counted_until` that count for `max_occurrences`, whatever becomes of their rows.
+    counted_runs = models.PositiveIntegerField(default=0, editable=False)
+    counted_until = models.DateTimeField(null=True, blank=True, editable=False)
     state_note = models.TextField(blank=True)
     fault = models.TextField(blank=True)
     created_at = models.DateTimeField()

@@ -14,6 +14,7 @@ from scheduler.errors import ValidationFailed
 from scheduler.explain import explain
 from scheduler.models import Calendar, Occurrence, Schedule
 from scheduler.operations import edit_schedule, pause_schedule, resume_schedule
+from scheduler.processes import tick
 from tenants.models import Tenant
 from tests import factories
 from tests.core.cases import instant
@@ -152,6 +153,27 @@ class TestMaxOccurrences:
         clock.tick_until("2026-12-01T00:09:00Z")
         assert texts(due_instants(schedule)) == [f"2026-12-01T00:0{n}:00Z" for n in (1, 2, 6)]
         assert clock.accounts() == []
+
+    def test_what_has_been_counted_for_good_is_not_counted_again(
+        self, tenant: Tenant, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its rows may be gone. What may still be skipped is not among it."""
+        monkeypatch.setattr(tick, "RECOUNTED", 2)
+        schedule = factories.schedule(tenant, trigger=every(60), max_occurrences=6, overlap="allow")
+        clock.tick_until("2026-12-01T00:02:30Z")
+        clock.end_runs(schedule)
+        clock.tick_until("2026-12-01T00:05:30Z")  # the third to the fifth wait
+        schedule.refresh_from_db()
+        assert (schedule.counted_runs, schedule.counted_until) == (2, instant("2026-12-01T00:02:00Z"))
+        Occurrence.objects.filter(due_at__lte=schedule.counted_until).delete()
+        clock.end_runs(schedule, "SKIPPED")
+        clock.tick_until("2026-12-01T00:12:00Z")
+        clock.end_runs(schedule)
+        schedule.refresh_from_db()
+        assert schedule.state == "completed"
+        assert texts(due_instants(schedule, state="SUCCEEDED")) == [
+            f"2026-12-01T00:0{minute}:00Z" for minute in (6, 7, 8, 9)
+        ]
 
     def test_a_pause_while_all_are_handed_out_balances(self, tenant: Tenant, clock: Clock) -> None:
         schedule = factories.schedule(tenant, trigger=every(60), max_occurrences=2)

@@ -1,6 +1,7 @@
 """The Celery application of the workers: `celery -A scheduler.project worker --pool threads`."""
 
 import os
+import secrets
 from typing import Any
 
 from celery import Celery, signals
@@ -32,8 +33,8 @@ app.conf.imports = settings.FENCEPOST.jobs
 
 @signals.celeryd_init.connect
 def _name_after_process(instance: Any, **_: Any) -> None:
-    """Celery's default name is one per host, and the control queue of a name is exclusive: the second worker
-    of a host would end at its start. A name given by `-n` is left alone.
+    """Celery's default name is one per host, and containers may share host name and pid. A name given by `-n`
+    is left alone.
     """
     if instance.hostname == default_nodename(""):
-        instance.hostname = default_nodename(f"celery-{os.getpid()}@")
+        instance.hostname = default_nodename(f"celery-{os.getpid()}-{secrets.token_hex(2)}@")

@@ -145,6 +145,10 @@ CELERY_BROKER_URL = FENCEPOST.broker_url
 CELERY_BROKER_TRANSPORT_OPTIONS = _broker_transport_options(FENCEPOST.broker_url)
 CELERY_BROKER_HEARTBEAT = 0  # sessions in Postgres are the liveness; with heartbeats gevent does 11 tasks/s
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Exclusive, Celery's default, ends a worker at its start while another of its name, or its own connection
+# that the broker has not missed yet, has the queue; durable: RabbitMQ 4 gives up queues that are neither.
+CELERY_CONTROL_QUEUE_EXCLUSIVE = False
+CELERY_CONTROL_QUEUE_DURABLE = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 4
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False

@@ -50,9 +50,19 @@ def libfaketime_path() -> str | None:
     return found[0] if found else None
 
 
+NAMESPACE = ("unshare", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
+
+
+@functools.cache
+def namespaces_usable() -> bool:
+    """Whether a process may be started as the first of a machine of its own, as in a container."""
+    return bool(shutil.which("unshare")) and subprocess.run([*NAMESPACE, "true"], check=False).returncode == 0
+
+
 NEEDS: dict[str, Callable[[], bool]] = {
     "rabbitmq": rabbitmq_usable,
     "chromium": lambda: chromium_path() is not None,
+    "namespaces": namespaces_usable,
     "faketime": lambda: libfaketime_path() is not None,
 }
 

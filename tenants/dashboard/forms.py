@@ -139,15 +139,22 @@ class ScheduleForm(TimingForm):
     def has_errors_about_instants(self) -> bool:
         return any(name in self.errors for name in INSTANT_FIELDS)
 
-    def shows_detail(self) -> bool:
-        """Whether the part that is folded away has something in it, or to correct."""
-        used = {*self.errors, *self.changed_data} if self.is_bound else set()
-        return not used.isdisjoint(TimingForm.base_fields)
-
     def keep_errors_about_instants(self) -> None:
         """For a preview of a form that is not complete yet."""
         for name in set(self.errors) - INSTANT_FIELDS:
             del self.errors[name]
+
+    def shows_detail(self) -> bool:
+        """Whether the part about time that is folded away has something in it, or to correct."""
+        return not self._touched().isdisjoint(TimingForm.base_fields.keys() - timing.OF_POLICIES)
+
+    def shows_policies(self) -> bool:
+        """The same for the part below. A choice says too little to open it: each list has one."""
+        folded = {"overlap", "catch_up", "max_attempts", "timeout_s", "description"}
+        return not (self.errors.keys().isdisjoint(folded) and self._touched().isdisjoint(timing.OF_POLICIES))
+
+    def _touched(self) -> set[str]:
+        return {*self.errors, *self.changed_data} if self.is_bound else set()
 
     def fields_about_instants(self) -> list[forms.BoundField]:
         """Whose errors the live preview sets and clears."""

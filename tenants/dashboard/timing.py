@@ -14,16 +14,8 @@ LOCAL_TIME: Final = "%Y-%m-%dT%H:%M"
 _LINE: Final = re.compile(r"(\S+)(?:\s+to\s+(\S+))?", re.IGNORECASE)
 
 # Fields of the body that are taken as they were filled in, and left out where they were not.
-PLAIN: Final = (
-    "max_occurrences",
-    "on_excluded",
-    "flexible_window_s",
-    "mode",
-    "catch_up_limit",
-    "catch_up_window_s",
-    "catch_up_after_s",
-    "buffer_limit",
-)
+OF_POLICIES: Final = ("catch_up_limit", "catch_up_window_s", "catch_up_after_s", "buffer_limit")
+PLAIN: Final = ("max_occurrences", "on_excluded", "flexible_window_s", "mode", *OF_POLICIES)
 # What decides about instants, beside the trigger.
 OF_INSTANTS: Final = frozenset({"start_at", "end_at", "exclusions", "calendars", "on_excluded"})
 

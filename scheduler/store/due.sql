@@ -62,8 +62,8 @@ FROM decided d WHERE s.id = d.id
 -- The unique identity stands behind it, should an instant be met again.
 WITH move AS (
     SELECT * FROM unnest(
-        %(schedule_ids)s::uuid[], %(revisions)s::int[], %(expected)s::timestamptz[], %(next)s::timestamptz[],
-        %(last)s::timestamptz[], %(rests)s::boolean[]
+        %(schedule_ids)b::uuid[], %(revisions)b::int[], %(expected)b::timestamptz[], %(next)b::timestamptz[],
+        %(last)b::timestamptz[], %(rests)b::boolean[]
     ) AS m(schedule_id, revision, expected, next_due_at, last_due_at, rests)
 ), moved AS (
     UPDATE schedule s
@@ -76,9 +76,9 @@ WITH move AS (
     RETURNING s.id, s.tenant_id, s.shard, s.revision
 ), planned AS (
     SELECT * FROM unnest(
-        %(row_schedule_ids)s::uuid[], %(ids)s::uuid[], %(due)s::timestamptz[], %(dispatch)s::timestamptz[],
-        %(skips)s::text[], %(overdue)s::boolean[], %(coalesced)s::int[], %(coalesced_from)s::timestamptz[],
-        %(overlaps)s::text[]
+        %(row_schedule_ids)b::uuid[], %(ids)b::uuid[], %(due)b::timestamptz[], %(dispatch)b::timestamptz[],
+        %(skips)b::text[], %(overdue)b::boolean[], %(coalesced)b::int[], %(coalesced_from)b::timestamptz[],
+        %(overlaps)b::text[]
     ) AS p(schedule_id, id, due_at, dispatch_at, skip_reason, overdue, coalesced, coalesced_from, overlap)
 ), inserted AS (
     INSERT INTO occurrence (

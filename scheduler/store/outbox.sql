@@ -57,7 +57,7 @@ SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedul
        r.catch_up_after_s, r.priority,
        -- Catch-up and backfill are bounded where they are made: the buffer takes all of them.
        CASE WHEN o.overdue THEN 1000000 ELSE r.buffer_limit END AS buffer_limit
-FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+FROM unnest(%(run_ids)b::uuid[], %(due)b::timestamptz[]) AS w(run_id, due_at)
 JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
 ORDER BY o.id
@@ -69,8 +69,8 @@ WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), verdict AS (
     SELECT * FROM unnest(
-        %(ids)s::bigint[], %(at)s::timestamptz[], %(run_ids)s::uuid[], %(due)s::timestamptz[],
-        %(verdicts)s::text[], %(reasons)s::text[], %(overdue)s::boolean[], %(overlaps)s::text[]
+        %(ids)b::bigint[], %(at)b::timestamptz[], %(run_ids)b::uuid[], %(due)b::timestamptz[],
+        %(verdicts)b::text[], %(reasons)b::text[], %(overdue)b::boolean[], %(overlaps)b::text[]
     ) AS v(id, dispatch_at, run_id, due_at, verdict, reason, overdue, overlap)
 ), dropped AS (
     DELETE FROM outbox b USING verdict v

@@ -17,6 +17,7 @@ from scheduler.errors import (
     Conflict,
     FencepostError,
     FieldError,
+    InUse,
     NotFound,
     StaleRevision,
     TriggerError,
@@ -129,6 +130,8 @@ def _domain_error(error: FencepostError, request_id: str) -> Response:
             response = _response(412, str(error), request_id, code=error.code, revision=error.current)
             response["ETag"] = f'"{error.current}"'
             return response
+        case InUse():
+            return _response(409, str(error), request_id, code=error.code, used_by=error.used_by)
         case Conflict():
             extensions = {"state": error.state} if error.state else {}
             return _response(409, str(error), request_id, code=error.code, **extensions)

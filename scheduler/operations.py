@@ -16,7 +16,6 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, QuerySet
 
 from scheduler import definitions
 from scheduler.core import identity, rest, zonedata
@@ -27,7 +26,6 @@ from scheduler.core.triggers import trigger_of
 from scheduler.definitions import Current, Definition
 from scheduler.errors import Conflict, FieldError, NotFound, StaleRevision, ValidationFailed
 from scheduler.models import (
-    Calendar,
     Occurrence,
     Overlap,
     PauseInterval,
@@ -93,14 +91,10 @@ class JobSpec(Protocol):
 @transaction.atomic
 def create_schedule(tenant: Tenant, draft: Mapping[str, Any], *, actor: Actor) -> Schedule:
     """Store a schedule from a body (06-api.md). Its first instant is the first one after now."""
-    quotas.admit_one_more(tenant, _living(tenant), "max_schedules")
+    quotas.admit_one_more(tenant, definitions.living(tenant), "max_schedules")
     now = database_time()
     definition = definitions.read(tenant, draft, now=now)
     return _create(tenant, definition, now=now, actor=actor)
-
-
-def _living(tenant: Tenant) -> QuerySet[Schedule]:
-    return scoped(Schedule.objects.all(), tenant).exclude(state=ScheduleState.CANCELLED)
 
 
 def _create(tenant: Tenant, definition: Definition, *, now: datetime, actor: Actor) -> Schedule:
@@ -177,6 +171,7 @@ def edit_schedule(
     What changes nothing makes no revision. Raises StaleRevision when `expected_revision` is given and not
     the one in force.
     """
+    quotas.lock(tenant)  # before any schedule: no calendar that it names is replaced meanwhile
     schedule = _lock(tenant, schedule_id)
     _refuse_cancelled(schedule)
     if expected_revision is not None and expected_revision != schedule.revision:
@@ -560,47 +555,6 @@ def _find_run(tenant: Tenant, run_id: UUID) -> Occurrence:
     return run
 
 
-# Calendars ----------------------------------------------------------------------------------------
-
-
-@transaction.atomic
-def put_calendar(tenant: Tenant, name: str, days: Sequence[Any], *, actor: Actor) -> list[AppliedChange]:
-    """Make or replace a calendar: dates (`"2026-12-25"`) and ranges (`{"from", "to"}`, inclusive).
-
-    A schedule keeps the calendars it names as they were, so each that names this one gets a new revision.
-    Raises ValidationFailed when a date cannot be read, or a schedule would never fire any more.
-    """
-    definitions.check_calendar(name, days)
-    quotas.lock(tenant)  # before any schedule, as creating does
-    now = database_time()
-    Calendar.objects.update_or_create(
-        tenant=tenant, name=name, defaults={"days": list(days), "updated_at": now}
-    )
-    record(
-        actor,
-        "calendar.put",
-        tenant=tenant,
-        at=now,
-        subject_kind="calendar",
-        subject_id=tenant.id,
-        after={"name": name, "days": len(days)},
-    )
-    in_force = ScheduleRevision.objects.filter(
-        schedule=OuterRef("pk"), number=OuterRef("revision"), calendars__has_key=name
-    )
-    naming = _living(tenant).filter(Exists(in_force)).order_by("id").select_for_update()
-    return [_reread(schedule, actor=actor) for schedule in naming]
-
-
-def _reread(schedule: Schedule, *, actor: Actor) -> AppliedChange:
-    """The same body again: what it refers to has changed."""
-    now, current = database_time(), _current(schedule)
-    body = definitions.body_of(schedule.name, current.revision)
-    definition = definitions.read(schedule.tenant, body, now=now, current=current)
-    changes = _edit(current, definition, now=now, actor=actor)
-    return AppliedChange(name=schedule.name, action="edited" if changes else "unchanged", changes=changes)
-
-
 # Definitions kept elsewhere -----------------------------------------------------------------------
 
 
@@ -678,18 +632,27 @@ def _apply_one(tenant: Tenant, draft: Mapping[str, Any], *, actor: Actor) -> App
 def _lock_named(tenant: Tenant, name: str) -> Schedule | None:
     if text_fault(name):
         return None
-    return _living(tenant).select_for_update().filter(name=name).first()
+    return definitions.living(tenant).select_for_update().filter(name=name).first()
 
 
 def _prune(tenant: Tenant, kept: Collection[str], *, actor: Actor) -> list[AppliedChange]:
     """What people made by hand is not apply's to cancel."""
     own = ScheduleRevision.objects.filter(number=1, created_by=actor.name[:200]).values("schedule_id")
-    surplus = _living(tenant).filter(id__in=own).exclude(name__in=kept).order_by("name")
+    surplus = definitions.living(tenant).filter(id__in=own).exclude(name__in=kept).order_by("name")
     pruned = []
     for schedule in surplus.select_for_update():
         _delete(schedule, actor=actor)
         pruned.append(AppliedChange(name=schedule.name, action="cancelled"))
     return pruned
+
+
+def reread(schedule: Schedule, *, actor: Actor) -> AppliedChange:
+    """The same body of a locked schedule again: what it refers to has changed."""
+    now, current = database_time(), _current(schedule)
+    body = definitions.body_of(schedule.name, current.revision)
+    definition = definitions.read(schedule.tenant, body, now=now, current=current)
+    changes = _edit(current, definition, now=now, actor=actor)
+    return AppliedChange(name=schedule.name, action="edited" if changes else "unchanged", changes=changes)
 
 
 @transaction.atomic

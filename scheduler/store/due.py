@@ -47,6 +47,11 @@ def lock_schedules(connection: Connection, schedule_ids: Sequence[UUID]) -> set[
     return {schedule_id for (schedule_id,) in locked}
 
 
+def keep_counts(connection: Connection, schedule_ids: Sequence[UUID], *, now: datetime) -> None:
+    """The caller holds the schedules locked."""
+    connection.execute(SQL["keep_counts"], {"schedule_ids": list(schedule_ids), "now": now})
+
+
 def materialise(connection: Connection, moves: Sequence[Move], *, now: datetime) -> Materialised:
     """Apply all moves in one statement; those whose schedule changed meanwhile do nothing."""
     rows = [(move, planned) for move in moves for planned in move.occurrences]

@@ -86,6 +86,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"catch_up_limit": 1001}, "catch_up_limit", "out_of_range"),
     ({"buffer_limit": 0}, "buffer_limit", "out_of_range"),
     ({"max_occurrences": 0}, "max_occurrences", "out_of_range"),
+    ({"max_occurrences": 2**31}, "max_occurrences", "out_of_range"),
     ({"exclusions": [{"date": "2026-13-24"}]}, "exclusions.0.date", "out_of_range"),
     ({"exclusions": {"date": "2026-12-24"}}, "exclusions", "invalid_type"),
     ({"exclusions": ["2026-12-24"]}, "exclusions.0", "invalid_type"),

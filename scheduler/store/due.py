@@ -24,7 +24,7 @@ class Materialised:
 def due_schedules(
     connection: Connection, *, shards: Sequence[int], horizon: datetime, limit: int
 ) -> list[DueSchedule]:
-    with cursor(connection, class_row(DueSchedule)) as rows:
+    with cursor(connection, class_row(DueSchedule), shared_json=True) as rows:
         return rows.execute(
             SQL["due_schedules"], {"shards": list(shards), "horizon": horizon, "limit": limit}
         ).fetchall()

@@ -17,11 +17,13 @@ from scheduler.errors import (
     Conflict,
     FencepostError,
     FieldError,
+    InUse,
     NotFound,
     StaleRevision,
     TriggerError,
     ValidationFailed,
 )
+from scheduler.store.statements import DATABASE_AWAY
 
 log = logging.getLogger(__name__)
 
@@ -103,12 +105,18 @@ def _translate(error: Exception, request_id: str) -> Response:
             return _response(404, "There is nothing at this address.", request_id)
         case PermissionDenied():
             return _response(403, "You may not do this.", request_id)
-        case OperationalError() | InterfaceError() | psycopg.OperationalError() | psycopg.InterfaceError():
-            log.warning("request %s: the database did not answer", request_id, exc_info=error)
-            response = _response(503, "The database does not answer at the moment.", request_id)
-            response["Retry-After"] = str(RETRY_AFTER_S)
-            return response
+    if _database_is_away(error):
+        log.warning("request %s: the database did not answer", request_id, exc_info=error)
+        response = _response(503, "The database does not answer at the moment.", request_id)
+        response["Retry-After"] = str(RETRY_AFTER_S)
+        return response
     return _unexpected(error, request_id)
+
+
+def _database_is_away(error: Exception) -> bool:
+    """Raised by Django's connection, which keeps psycopg's error as the cause, or by our own SQL."""
+    away = (OperationalError, InterfaceError, psycopg.InterfaceError, *DATABASE_AWAY)
+    return isinstance(error, away) or isinstance(error.__cause__, DATABASE_AWAY)
 
 
 def _domain_error(error: FencepostError, request_id: str) -> Response:
@@ -122,6 +130,8 @@ def _domain_error(error: FencepostError, request_id: str) -> Response:
             response = _response(412, str(error), request_id, code=error.code, revision=error.current)
             response["ETag"] = f'"{error.current}"'
             return response
+        case InUse():
+            return _response(409, str(error), request_id, code=error.code, used_by=error.used_by)
         case Conflict():
             extensions = {"state": error.state} if error.state else {}
             return _response(409, str(error), request_id, code=error.code, **extensions)

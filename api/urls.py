@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from api import documentation, runs, schedules
+from api import calendars, documentation, runs, schedules
 
 urlpatterns = [
     path("schedules", schedules.Schedules.as_view(), name="schedules"),
@@ -30,6 +30,8 @@ urlpatterns = [
     path("runs/<uuid:run_id>/cancel", runs.RunCancel.as_view(), name="run-cancel"),
     path("runs/<uuid:run_id>/redrive", runs.RunRedrive.as_view(), name="run-redrive"),
     path("runs/<uuid:run_id>/dismiss", runs.RunDismiss.as_view(), name="run-dismiss"),
+    path("calendars", calendars.Calendars.as_view(), name="calendars"),
+    path("calendars/<uuid:calendar_id>", calendars.OneCalendar.as_view(), name="calendar"),
     path("schema", documentation.Schema.as_view(), name="schema"),
     path("docs", documentation.Docs.as_view(url_name="schema"), name="docs"),
 ]

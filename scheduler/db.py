@@ -12,6 +12,7 @@ def engine_connection(name: str) -> psycopg.Connection[Any]:
         settings.ENGINE_DATABASE_URL,
         autocommit=True,
         connect_timeout=5,
+        target_session_attrs="read-write",  # of several hosts the primary; a standby is no database for us
         application_name=f"fencepost {name}",
         # A peer that vanished without a word is noticed within about 10 s.
         keepalives_idle=5,

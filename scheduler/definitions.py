@@ -6,27 +6,28 @@ The body is the one of 06-api.md. A field that is absent or null has its default
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from scheduler import payloads
 from scheduler.core.errors import TriggerError
 from scheduler.core.identity import whole_millisecond
 from scheduler.core.reading import Field, did_you_mean, shown
 from scheduler.core.rest import Mode
-from scheduler.core.triggers import Trigger, parse_trigger, trigger_of
+from scheduler.core.triggers import MAX_CALENDAR_ENTRIES, Trigger, parse_trigger, trigger_of
 from scheduler.errors import FieldError, ValidationFailed
-from scheduler.models import Calendar, Schedule, ScheduleRevision, Target
+from scheduler.models import Calendar, Schedule, ScheduleRevision, ScheduleState, Target
 from tenants.access import scoped
 from tenants.models import Tenant
 
 Value = TypeVar("Value")
 
 NAME_LENGTH: Final = 200
+CALENDAR_NAME_LENGTH: Final = 100
 TEXT_LENGTH: Final = 10_000
 REFERENCE_LENGTH: Final = 2_000
 TAGS: Final = 20
@@ -55,10 +56,9 @@ _NUMBERS: Final = {
     "buffer_limit": (1000, 1, 100_000),
 }
 
-# The same where null, the default, means that there is no limit. Runs are counted anew for each round, hence
-# the bound of `max_occurrences`.
+# The same where null, the default, means that there is no limit.
 _LIMITS: Final = {
-    "max_occurrences": (1, 10_000),
+    "max_occurrences": (1, 1_000_000_000),
     "catch_up_window_s": (1, _YEAR_S),
 }
 
@@ -179,17 +179,38 @@ def read_instants(tenant: Tenant, body: Mapping[str, Any], *, now: datetime) -> 
     return reading.parsed
 
 
-def check_calendar(name: str, days: Sequence[Any]) -> None:
-    """Raises ValidationFailed when the calendar cannot be read by a schedule that names it."""
+def living(tenant: Tenant) -> QuerySet[Schedule]:
+    """The tenant's schedules that are not cancelled."""
+    return scoped(Schedule.objects.all(), tenant).exclude(state=ScheduleState.CANCELLED)
+
+
+def schedules_naming(tenant: Tenant, calendar: str) -> QuerySet[Schedule]:
+    """Those that the calendar excludes days of, by the revision in force."""
+    in_force = ScheduleRevision.objects.filter(
+        schedule=OuterRef("pk"), number=OuterRef("revision"), calendars__has_key=calendar
+    )
+    return living(tenant).filter(Exists(in_force))
+
+
+def check_calendar(name: Any, days: Any, *, field: str = "days") -> None:
+    """Raises ValidationFailed when the calendar cannot be read by a schedule that names it. `field`: where
+    the days came from.
+    """
+    probe = "calendar"
     try:
-        _name(Field(path="name", value=name))
+        if name is None:
+            raise Field(path="name", value=None).refuse("required", "this field is required.")
+        _name(Field(path="name", value=name), CALENDAR_NAME_LENGTH)
+        Field(path=field, value=days).items(at_least=0, at_most=MAX_CALENDAR_ENTRIES)
         parse_trigger(
             {"cron": {"expressions": ["0 0 * * *"], "timezone": "UTC"}},
-            exclusions=[{"calendar": name}],
-            calendars={name: list(days)},
+            exclusions=[{"calendar": probe}],
+            calendars={probe: days},
         )
     except TriggerError as error:
-        raise ValidationFailed(FieldError(field=error.field, code=error.code, detail=error.detail)) from None
+        place = error.field.replace(f"calendars.{probe}", field).replace("exclusions", field)
+        place = field if place == "trigger" else place  # too much of it
+        raise ValidationFailed(FieldError(field=place, code=error.code, detail=error.detail)) from None
 
 
 def body_of(name: str, revision: ScheduleRevision | Definition) -> dict[str, Any]:
@@ -324,7 +345,7 @@ class _Reading:
     def timing(self) -> dict[str, Any]:
         """What decides about instants: the fields of `TriggerTerms`, and the mode."""
         exclusions = self.given.get("exclusions", [])
-        calendars = self._calendars() if exclusions else {}
+        calendars = self._calendars(exclusions) if exclusions else {}
         terms: dict[str, Any] = {
             "start_at": self.field("start_at", _instant, None),
             "end_at": self.field("end_at", _instant, None),
@@ -337,7 +358,7 @@ class _Reading:
             # The rest is judged together with a trigger that is already known to be right.
             try:
                 self.parsed = parse_trigger(trigger, calendars=calendars, **terms)
-                self._refuse_mode(mode, trigger, exclusions)
+                self._refuse_mode(mode, trigger)
                 self._refuse_unreachable()
             except TriggerError as error:
                 self.refuse(error.field, error.code, error.detail)
@@ -345,15 +366,18 @@ class _Reading:
         used = {name: days for name, days in calendars.items() if name in named}
         return {**terms, "trigger": trigger, "mode": mode, "calendars": used}
 
-    def _calendars(self) -> dict[str, list[Any]]:
-        return dict(scoped(Calendar.objects.all(), self.tenant).values_list("name", "days"))
+    def _calendars(self, exclusions: Any) -> dict[str, list[Any]]:
+        """Those that are named, and the names of the others, for one that is misspelt."""
+        entries = exclusions if isinstance(exclusions, list) else []
+        named = {str(entry.get("calendar")) for entry in entries if isinstance(entry, dict)}
+        known = scoped(Calendar.objects.all(), self.tenant)
+        names = {name: list[Any]() for name in known.values_list("name", flat=True)}
+        wanted = named & names.keys()
+        return {**names, **dict(known.filter(name__in=wanted).values_list("name", "days"))}
 
-    def _refuse_mode(self, mode: str, trigger: dict[str, Any], exclusions: Any) -> None:
+    def _refuse_mode(self, mode: str, trigger: dict[str, Any]) -> None:
         if mode == Mode.FIXED_DELAY and "once" in trigger:
             self.refuse("mode", "not_applicable", "what runs once has no next instant.")
-        if mode == Mode.FIXED_DELAY and "interval" in trigger and exclusions:
-            detail = "exclusions of an interval with a fixed delay are not supported yet."
-            self.refuse("exclusions", "not_supported_yet", detail)
 
     def _trigger(self, field: Field) -> dict[str, Any]:
         # Whatever a person sent, of any type: parse_trigger is who says what is no trigger.
@@ -418,8 +442,8 @@ def _text(field: Field, length: int) -> str:
     return text
 
 
-def _name(field: Field) -> str:
-    name = _text(field, NAME_LENGTH)
+def _name(field: Field, length: int = NAME_LENGTH) -> str:
+    name = _text(field, length)
     if not name.strip() or name != name.strip() or _CONTROL.search(name):
         raise field.refuse(
             "invalid_text", "expected a name without control characters or blanks at its ends."

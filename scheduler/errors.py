@@ -4,7 +4,8 @@ FencepostError
 ├── TriggerError            a trigger that cannot be: field, code, detail (defined in core)
 ├── ValidationFailed        input with one or more faulty fields
 ├── Conflict                the request does not fit the present state
-│   └── StaleRevision       If-Match names an older revision
+│   ├── StaleRevision       If-Match names an older revision
+│   └── InUse               other things need what was to go
 ├── NotFound                no such thing for this tenant
 ├── LeaseLost               this attempt no longer holds its run; stop at once
 ├── Cancelled               somebody asked the run to stop
@@ -15,6 +16,7 @@ FencepostError
 └── NonDeterminismError     replay met another step than the recorded one
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.core.errors import FencepostError, TriggerError
@@ -25,6 +27,7 @@ __all__ = [
     "Drained",
     "FencepostError",
     "FieldError",
+    "InUse",
     "LeaseLost",
     "NonDeterminismError",
     "NotFound",
@@ -62,9 +65,17 @@ class Conflict(FencepostError):
 
 
 class StaleRevision(Conflict):
-    def __init__(self, current: int) -> None:
-        super().__init__(f"The schedule is at revision {current} now.", code="stale_revision")
+    def __init__(self, current: int, *, of: str = "schedule") -> None:
+        super().__init__(f"The {of} is at revision {current} now.", code="stale_revision")
         self.current = current
+
+
+class InUse(Conflict):
+    """`used_by`: their names."""
+
+    def __init__(self, detail: str, *, code: str, used_by: Sequence[str]) -> None:
+        super().__init__(detail, code=code)
+        self.used_by = tuple(used_by)
 
 
 class NotFound(FencepostError):

@@ -16,7 +16,15 @@ from scheduler.core.states import TERMINAL, AttemptOutcome, SkipReason, State, W
 from scheduler.core.triggers import PreviewInstant, trigger_of
 from scheduler.definitions import allowed_targets
 from scheduler.errors import NotFound
-from scheduler.models import Attempt, Occurrence, Schedule, ScheduleRevision, ScheduleState, Target
+from scheduler.models import (
+    Attempt,
+    Calendar,
+    Occurrence,
+    Schedule,
+    ScheduleRevision,
+    ScheduleState,
+    Target,
+)
 from scheduler.orm import database_time, raw_connection, run_key
 from scheduler.store import schedules as ledger
 from tenants.access import scoped
@@ -63,6 +71,24 @@ def revisions_in_force(schedules: Collection[Schedule]) -> dict[UUID, ScheduleRe
     in_force = Schedule.objects.filter(id=OuterRef("schedule_id")).values("revision")
     rows = ScheduleRevision.objects.filter(schedule_id__in=ids, number=Subquery(in_force))
     return {row.schedule_id: row for row in rows}
+
+
+def calendars(tenant: Tenant) -> QuerySet[Calendar]:
+    return scoped(Calendar.objects.all(), tenant)
+
+
+def calendar(tenant: Tenant, calendar_id: UUID) -> Calendar:
+    """Raises NotFound, for another tenant's id too."""
+    found = calendars(tenant).filter(id=calendar_id).first()
+    if found is None:
+        raise NotFound("No such calendar.")
+    return found
+
+
+def names_of_schedules_naming(calendar: Calendar) -> list[str]:
+    """Of those that are not cancelled, by the revision in force."""
+    naming = definitions.schedules_naming(calendar.tenant, calendar.name)
+    return list(naming.order_by("name").values_list("name", flat=True))
 
 
 def targets(tenant: Tenant) -> QuerySet[Target]:

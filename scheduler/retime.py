@@ -42,7 +42,7 @@ def apply() -> list[Retiming]:
     moved = []
     for kept in list(_changed()):
         with transaction.atomic():
-            for schedule in _in_zone(kept.zone).select_for_update(of=("self",)).order_by("id"):
+            for schedule in _in_zone(kept.zone).select_for_update(of=("self",)):
                 move = _retiming(schedule, kept)
                 _go_on(schedule, kept, move)
                 moved += [move] if move else []
@@ -61,7 +61,7 @@ def _in_zone(zone: str) -> QuerySet[Schedule]:
     kinds = ("cron", "rrule", "once")
     named = [Q(**{f"trigger__{kind}__timezone": zone}) for kind in kinds]
     revisions = ScheduleRevision.objects.filter(named[0] | named[1] | named[2])
-    return Schedule.objects.filter(id__in=revisions.values("schedule_id"))
+    return Schedule.objects.filter(id__in=revisions.values("schedule_id")).order_by("id")
 
 
 def _retiming(schedule: Schedule, kept: ZoneRules) -> Retiming | None:

@@ -17,6 +17,8 @@ LEASES_EXPIRED = Counter("fencepost_leases_expired", "Leases ended by the sweep"
 BREAKER_OPEN = Gauge("fencepost_breaker_open", "1 while only a trickle of orphans goes back")
 SHARDS_OWNED = Gauge("fencepost_shards_owned", "Shards that this process works", ["kind"])
 CLOCK_SKEW = Gauge("fencepost_clock_skew_seconds", "This host's clock less the database's")
+TROUBLES = Counter("fencepost_troubles", "What went wrong and was dealt with", ["event"])
+ALERTS = Counter("fencepost_alerts", "What somebody has to look at", ["event"])
 ROUND_SECONDS = Histogram("fencepost_round_seconds", "Length of a round", ["process"])
 DUE_TO_START = Histogram(
     "fencepost_due_to_start_seconds",
@@ -37,11 +39,13 @@ def fact(event: str, **details: object) -> None:
 
 def trouble(event: str, **details: object) -> None:
     """Something is wrong that the system deals with by itself."""
+    TROUBLES.labels(event).inc()
     _log.warning(event, **details)
 
 
 def alert(event: str, **details: object) -> None:
     """Somebody has to look: a bug, or a loss that was made good."""
+    ALERTS.labels(event).inc()
     _log.error(event, **details)
 
 

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -66,6 +66,17 @@ class Exclusions:
             excluded = self.range_of(day)
             day = (excluded.first if excluded else day) - _DAY
         return day
+
+    def first_open(self, instant: datetime, every: timedelta) -> datetime:
+        """Where a delay ends that would end at `instant`: on an excluded date it is waited for once more, as
+        often as it takes, or `instant` moves to the time of day that it has on the next business day.
+        """
+        while (excluded := self.range_of(instant.date())) is not None:
+            if self.moves:
+                return instant + (self.business_day_from(instant.date()) - instant.date())
+            beyond = datetime.combine(excluded.last + _DAY, time(), instant.tzinfo)
+            instant += every * -((instant - beyond) // every)  # rounded up
+        return instant
 
     def longest_rest(self) -> timedelta:
         """The longest time between two business days that an exclusion causes."""

@@ -3,16 +3,23 @@
 import re
 from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
+from itertools import islice
 from typing import Final
+from zoneinfo import ZoneInfo
 
-from dateutil.rrule import rrulestr
-
-from scheduler.core.reading import Refusal
+from scheduler.core.reading import CALENDAR_END, CALENDAR_START, Refusal
+from scheduler.core.rrule import Recurrence, parse_recurrence
 
 MOST_EVENTS: Final = 20_000
+MOST_YEARS: Final = 2_000  # of all recurring events together: what reading a hostile file may take
+LOOKED_BACK: Final = 11  # years before `until`
 _DAY: Final = timedelta(days=1)
 _LINE: Final = re.compile(r"([A-Za-z0-9-]+)((?:;[^:\"]*(?:\"[^\"]*\"[^:\"]*)*)?):(.*)", re.DOTALL)
 _DATE: Final = re.compile(r"(\d{8})(?:T\d{6}Z?)?")
+
+_TIME_OF_UNTIL: Final = re.compile(r"(UNTIL=\d{8})T\d{6}Z?")
+_COUNT: Final = re.compile(r"COUNT=([0-9]{1,9})")
+_UTC: Final = ZoneInfo("UTC")
 
 _Event = dict[str, list[str]]
 
@@ -20,10 +27,25 @@ _Event = dict[str, list[str]]
 def days_of(text: str, *, until: date) -> list[str | dict[str, str]]:
     """The events of the file as a calendar's entries, ascending: dates, and ranges of several days.
 
-    Recurring events are followed up to `until`. Raises Refusal when the file is not one.
+    Recurring events are followed up to `until`, from some years before it on. Raises Refusal when the file
+    is not one, or would take long to read.
     """
-    spans = {span for event in _events(text) if not _is_void(event) for span in _spans(event, until)}
+    events = [event for event in _events(text) if not _is_void(event)]
+    if sum(_years(event, until) for event in events) > MOST_YEARS:
+        raise Refusal("too_many", f"the recurring events of the file span more than {MOST_YEARS:,} years.")
+    spans = {span for event in events for span in _spans(event, until)}
     return [_entry(first, last) for first, last in sorted(spans)]
+
+
+def _years(event: _Event, until: date) -> int:
+    return until.year - _first_year(event, until) + 1 if "RRULE" in event else 0
+
+
+def _first_year(event: _Event, until: date) -> int:
+    """A rule that counts is counted from its start."""
+    start = _day(event, "DTSTART").year
+    counts = "COUNT=" in event["RRULE"][0].upper()
+    return min(until.year, start if counts else max(start, until.year - LOOKED_BACK))
 
 
 def _entry(first: date, last: date) -> str | dict[str, str]:
@@ -79,15 +101,30 @@ def _recurrences(event: _Event, start: date, until: date) -> Iterator[date]:
     if "RRULE" not in event:
         yield start
         return
-    rule = re.sub(r"(UNTIL=\d{8})T\d{6}Z?", r"\1", event["RRULE"][0], flags=re.IGNORECASE)
-    if re.search(r"FREQ=(?:HOURLY|MINUTELY|SECONDLY)", rule, re.IGNORECASE):
-        raise Refusal("invalid_calendar", "an event recurs within the day: that is no day of rest.")
+    count, rule = _uncounted(re.sub(_TIME_OF_UNTIL, r"\1", event["RRULE"][0].upper()))
     try:
-        dates = rrulestr(rule, dtstart=datetime.combine(start, time()))
-    except (ValueError, TypeError):
-        raise Refusal("invalid_calendar", "an RRULE of the file cannot be read.") from None
-    for found in dates.between(datetime.combine(start, time()), datetime.combine(until, time()), inc=True):
-        yield found.date()
+        recurrence = parse_recurrence(rule, datetime.combine(start, time()), _UTC)
+    except Refusal as refusal:
+        raise Refusal("invalid_calendar", f"an RRULE of the file cannot be read: {refusal.detail}") from None
+    if recurrence.is_rolling:
+        raise Refusal("invalid_calendar", "an event recurs within the day: that is no day of rest.")
+    begin = max(start, date(_first_year(event, until), 1, 1))
+    yield from islice(_dates(recurrence, begin, until), count)
+
+
+def _uncounted(rule: str) -> tuple[int | None, str]:
+    """The rule without its COUNT, which is not to be looked for beyond `until`."""
+    parts = rule.split(";")
+    counts = [int(found[1]) for part in parts if (found := _COUNT.fullmatch(part))]
+    rest = ";".join(part for part in parts if not _COUNT.fullmatch(part))
+    return (counts[0] if counts else None), rest
+
+
+def _dates(recurrence: Recurrence, begin: date, until: date) -> Iterator[date]:
+    found = recurrence.next_date(begin - _DAY, until)
+    while found is not None:
+        yield found
+        found = recurrence.next_date(found, until)
 
 
 def _day(event: _Event, name: str) -> date:
@@ -100,7 +137,9 @@ def _parsed(value: str) -> date:
     found = _DATE.fullmatch(value.strip())
     try:
         if found:
-            return datetime.strptime(found[1], "%Y%m%d").date()  # noqa: DTZ007 - a date has no zone
+            day = datetime.strptime(found[1], "%Y%m%d").date()  # noqa: DTZ007 - a date has no zone
+            if CALENDAR_START.date() <= day < CALENDAR_END.date():
+                return day
     except ValueError:
         pass
     raise Refusal("invalid_calendar", f"'{value[:40]}' is no date of the calendar.")

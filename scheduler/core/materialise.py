@@ -20,6 +20,7 @@ class DueSchedule:
     """A schedule's position in time and what of its revision decides about due instants.
 
     `counted_runs`: nominal runs that were not skipped; known only where `max_occurrences` asks for it.
+    `kept_runs` of them were counted before, the others were counted anew.
     """
 
     id: UUID
@@ -36,12 +37,17 @@ class DueSchedule:
     mode: str
     max_occurrences: int | None
     counted_runs: int | None
+    kept_runs: int
     flexible_window_s: int
     catch_up: str
     catch_up_limit: int
     catch_up_window_s: int | None
     catch_up_after_s: int
     overlap: str
+
+    @property
+    def recounted(self) -> int:
+        return (self.counted_runs or self.kept_runs) - self.kept_runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,13 +32,17 @@ class Entry(StrEnum):
 class Slot:
     """A slot as read under its lock, and as the batch leaves it.
 
-    `parked` counts the runs that wait; `first_parked` is the one whose turn is next.
+    `parked` counts the runs that wait; `first_parked` is the one whose turn is next, `replaceable` the one
+    that waits only until a newer one comes. `holder_is_promised`: the active run is one of a catch-up that
+    runs every instant.
     """
 
     holder: UUID | None = None
     holder_due_at: datetime | None = None
+    holder_is_promised: bool = False
     parked: int = 0
     first_parked: UUID | None = None
+    replaceable: UUID | None = None
 
 
 class Comer(Protocol):
@@ -54,6 +58,8 @@ class Comer(Protocol):
     def buffer_limit(self) -> int: ...
     @property
     def is_parked(self) -> bool: ...
+    @property
+    def overdue(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +86,20 @@ def _is_next(comer: Comer, slot: Slot) -> bool:
 
 def _enter(comer: Comer, slot: Slot) -> None:
     slot.holder, slot.holder_due_at = comer.run_id, comer.due_at
+    slot.holder_is_promised = is_promised(comer)
     if slot.first_parked == comer.run_id:
         slot.parked -= 1
         slot.first_parked = None  # whoever is next is found when this one ends
+    if slot.replaceable == comer.run_id:
+        slot.replaceable = None
+
+
+def is_promised(comer: Comer) -> bool:
+    """A missed instant that was promised a run: newer ones take neither its place in line nor its slot.
+
+    It stands under `buffer_all` whatever its schedule's policy (see `catchup`), on its row too.
+    """
+    return comer.overdue and comer.overlap == Overlap.BUFFER_ALL
 
 
 def _skip(comer: Comer, slot: Slot) -> Verdict:
@@ -91,11 +108,14 @@ def _skip(comer: Comer, slot: Slot) -> Verdict:
 
 
 def _buffer_one(comer: Comer, slot: Slot) -> Verdict:
-    """At most one waits: a newer one takes the older's place."""
+    """At most one waits like this: a newer one takes its place. Those under `buffer_all` keep theirs."""
     if comer.is_parked:
         return Verdict(entry=Entry.PARK)
-    displaced, slot.first_parked = slot.first_parked, comer.run_id
-    slot.parked = 1
+    displaced, slot.replaceable = slot.replaceable, comer.run_id
+    if displaced is None:
+        slot.parked += 1
+    if slot.first_parked in (None, displaced):
+        slot.first_parked = comer.run_id
     return Verdict(entry=Entry.PARK, displaced=displaced)
 
 
@@ -110,9 +130,10 @@ def _buffer_all(comer: Comer, slot: Slot) -> Verdict:
 
 
 def _cancel_running(comer: Comer, slot: Slot) -> Verdict:
-    """The active run is asked to stop; the newest run waits for its end, and no other."""
+    """The active run is asked to stop; the newest run waits for its end, and no other of its kind."""
     verdict = _buffer_one(comer, slot)
-    return Verdict(entry=verdict.entry, displaced=verdict.displaced, cancel_holder=slot.holder is not None)
+    stops = slot.holder is not None and not slot.holder_is_promised
+    return Verdict(entry=verdict.entry, displaced=verdict.displaced, cancel_holder=stops)
 
 
 _WAITING: Mapping[Overlap, Callable[[Comer, Slot], Verdict]] = {

@@ -4,12 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 from scheduler.core import overlap
 from scheduler.core.catchup import CatchUp
-from scheduler.core.overlap import Entry, Slot
+from scheduler.core.overlap import Entry, Overlap, Slot
 from scheduler.core.states import SkipReason, State, WaitReason
+
+_UNBOUNDED: Final = 1_000_000
 
 
 class Verdict(StrEnum):
@@ -47,7 +50,7 @@ class Candidate:
 
     @property
     def slotted(self) -> bool:
-        return self.overlap != overlap.Overlap.ALLOW
+        return self.overlap != Overlap.ALLOW
 
     @property
     def is_parked(self) -> bool:
@@ -56,8 +59,11 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
+    """`overdue` and `overlap`: how the run goes on, if it does; a catch-up may have changed them."""
+
     candidate: Candidate
     verdict: Verdict
+    overlap: str
     reason: SkipReason | None = None
     overdue: bool = False
 
@@ -79,28 +85,44 @@ def is_late(candidate: Candidate, now: datetime) -> bool:
 def decide(candidates: Iterable[Candidate], *, slots: Mapping[UUID, Slot], now: datetime) -> Batch:
     """`slots` holds those that could be locked, and is left as the batch leaves them; a schedule whose slot
     is missing there is left for the next round.
+
+    Those in line before those who come: one who came first to a slot that was just freed would find a line
+    before it, wait, and displace the very run that was woken for the slot. Nobody would be left to wake it.
     """
-    batch = sorted(candidates, key=lambda candidate: (candidate.due_at, candidate.run_id))
+    batch = sorted(candidates, key=lambda one: (not one.is_parked, one.due_at, one.run_id))
     return _Deciding(batch, slots, now).all()
 
 
 class _Deciding:
-    """The batch in order of due time, each decision seeing what the ones before it left."""
+    """The batch in order, each decision seeing what the ones before it left."""
 
     def __init__(self, batch: Sequence[Candidate], slots: Mapping[UUID, Slot], now: datetime) -> None:
-        self._batch = batch
         self._slots = slots
         self._now = now
-        self._surplus = _surplus(batch, now)
+        catch_ups = _catch_ups(batch, now)
+        self._missed = frozenset(run.run_id for runs in catch_ups for run in runs)
+        self._surplus = frozenset(run_id for runs in catch_ups for run_id in _not_run(runs, now))
+        self._batch = [self._stands(candidate) for candidate in batch]
         self._decisions: dict[UUID, Decision] = {}
         self._cancels: set[tuple[datetime, UUID]] = set()
+
+    def _stands(self, candidate: Candidate) -> Candidate:
+        """As it goes on. Missed runs that are all to run wait for each other, whatever the overlap policy;
+        how many there are is bounded by the catch-up's own limit, and the buffer takes all of them.
+        """
+        if candidate.run_id not in self._missed:
+            return candidate
+        if candidate.catch_up != CatchUp.RUN_ALL or not candidate.slotted:
+            return replace(candidate, overdue=True)
+        buffer_limit = max(candidate.buffer_limit, _UNBOUNDED)
+        return replace(candidate, overdue=True, overlap=Overlap.BUFFER_ALL, buffer_limit=buffer_limit)
 
     def all(self) -> Batch:
         stale = [candidate for candidate in self._batch if not _is_current(candidate)]
         for candidate in self._batch:
             if _is_current(candidate):
                 self._decide(candidate)
-        dropped = [Decision(candidate=candidate, verdict=Verdict.DROP) for candidate in stale]
+        dropped = [_decision(candidate, Verdict.DROP) for candidate in stale]
         return Batch(
             decisions=(*dropped, *self._decisions.values()), holders_to_cancel=frozenset(self._cancels)
         )
@@ -119,7 +141,7 @@ class _Deciding:
 
     def _at_slot(self, candidate: Candidate, slot: Slot) -> None:
         holder = (slot.holder_due_at, slot.holder)
-        admitted = overlap.admit(self._comer(candidate), slot)
+        admitted = overlap.admit(candidate, slot)
         if admitted.entry is Entry.ENTER:
             self._note(candidate, Verdict.QUEUE)
         elif admitted.entry is Entry.SKIP:
@@ -131,12 +153,6 @@ class _Deciding:
         if admitted.cancel_holder and holder[0] is not None and holder[1] is not None:
             self._cancels.add((holder[0], holder[1]))
 
-    def _comer(self, candidate: Candidate) -> Candidate:
-        """Missed runs that are all to run wait for each other, whatever the overlap policy."""
-        if candidate.catch_up == CatchUp.RUN_ALL and is_late(candidate, self._now):
-            return replace(candidate, overlap=overlap.Overlap.BUFFER_ALL)
-        return candidate
-
     def _displace(self, run_id: UUID) -> None:
         """The store reads parked runs together with those that may displace them."""
         for candidate in self._batch:
@@ -144,12 +160,17 @@ class _Deciding:
                 self._note(candidate, Verdict.SKIP, SkipReason.OVERLAP)
 
     def _note(self, candidate: Candidate, verdict: Verdict, reason: SkipReason | None = None) -> None:
-        self._decisions[candidate.run_id] = Decision(
-            candidate=candidate,
-            verdict=verdict,
-            reason=reason,
-            overdue=verdict is Verdict.QUEUE and is_late(candidate, self._now),
-        )
+        self._decisions[candidate.run_id] = _decision(candidate, verdict, reason)
+
+
+def _decision(candidate: Candidate, verdict: Verdict, reason: SkipReason | None = None) -> Decision:
+    return Decision(
+        candidate=candidate,
+        verdict=verdict,
+        reason=reason,
+        overdue=candidate.overdue,
+        overlap=candidate.overlap,
+    )
 
 
 def _is_current(candidate: Candidate) -> bool:
@@ -170,14 +191,14 @@ def _waits_for_time(candidate: Candidate) -> bool:
     )
 
 
-def _surplus(batch: Sequence[Candidate], now: datetime) -> frozenset[UUID]:
-    """Of a schedule that was missed, all up to now that its catch-up policy does not run."""
+def _catch_ups(batch: Sequence[Candidate], now: datetime) -> list[list[Candidate]]:
+    """Of each schedule that missed an instant, all that waited for nothing but their time, up to now."""
     missed = {candidate.schedule_id for candidate in batch if is_late(candidate, now)}
     waiting: dict[UUID, list[Candidate]] = {}
     for candidate in batch:
         if candidate.schedule_id in missed and _waits_for_time(candidate) and candidate.dispatch_at <= now:
             waiting.setdefault(candidate.schedule_id, []).append(candidate)
-    return frozenset(run_id for runs in waiting.values() for run_id in _not_run(runs, now))
+    return list(waiting.values())
 
 
 def _not_run(missed: Sequence[Candidate], now: datetime) -> set[UUID]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 from scheduler.core.reading import Refusal, shown
@@ -23,6 +23,8 @@ MAX_COUNT: Final = 1000
 _DAY: Final = timedelta(days=1)
 _WEEKDAYS: Final = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _ZERO: Final = frozenset({0})
+
+_Candidate = TypeVar("_Candidate")
 
 
 class Frequency(IntEnum):
@@ -57,6 +59,7 @@ class Parts:
     months: frozenset[int] = frozenset()
     month_days: frozenset[int] = frozenset()
     year_days: frozenset[int] = frozenset()
+    weeks: frozenset[int] = frozenset()
     weekdays: frozenset[Weekday] = frozenset()
     hours: frozenset[int] = frozenset()
     minutes: frozenset[int] = frozenset()
@@ -72,7 +75,7 @@ class Recurrence:
     parts: Parts
     last: datetime | None = None
     _years: dict[int, tuple[date, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _periods: dict[date, list[tuple[date, int]]] = field(
+    _periods: dict[date, Sequence[tuple[date, int]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -128,7 +131,7 @@ class Recurrence:
     def _allows(self, day: date) -> bool:
         if not self._is_in_step(day):
             return False
-        if self.parts.positions:
+        if self._positions_in_dates:
             return any(day == chosen for chosen, _ in self._positioned(day))
         return self._passes_filters(day)
 
@@ -162,7 +165,22 @@ class Recurrence:
             number, length = day.timetuple().tm_yday, _year_length(day.year)
             if number not in parts.year_days and number - length - 1 not in parts.year_days:
                 return False
-        return not parts.weekdays or any(self._is_weekday(day, weekday) for weekday in parts.weekdays)
+        if parts.weekdays and not any(self._is_weekday(day, weekday) for weekday in parts.weekdays):
+            return False
+        return not parts.weeks or self._is_in_weeks(day)
+
+    def _is_in_weeks(self, day: date) -> bool:
+        """Weeks belong to the year that holds four of their days; counted from its end, too."""
+        week = self._week_of(day)
+        first, following = (self._first_week(self._year_of(week) + more) for more in (0, 1))
+        number, count = (week - first).days // 7 + 1, (following - first).days // 7
+        return number in self.parts.weeks or number - count - 1 in self.parts.weeks
+
+    def _year_of(self, week: date) -> int:
+        return (week + 3 * _DAY).year
+
+    def _first_week(self, year: int) -> date:
+        return self._week_of(date(year, 1, 4))
 
     def _is_weekday(self, day: date, weekday: Weekday) -> bool:
         if day.weekday() != weekday.day:
@@ -179,7 +197,7 @@ class Recurrence:
     # -- times
 
     def _chosen(self, day: date) -> Sequence[int]:
-        if self.parts.positions:
+        if self._positions_in_dates:
             return sorted(second for chosen, second in self._positioned(day) if chosen == day)
         return self._times(day)
 
@@ -195,7 +213,7 @@ class Recurrence:
         if parts.frequency is Frequency.SECONDLY:
             return ticks
         minutes = _ZERO if parts.frequency is Frequency.MINUTELY else parts.minutes
-        within = _product(_ZERO, minutes, parts.seconds)
+        within = self._at_positions(_product(_ZERO, minutes, parts.seconds))
         return [tick + second for tick in ticks if self._allows_tick(tick) for second in within]
 
     def _allows_tick(self, tick: int) -> bool:
@@ -215,21 +233,30 @@ class Recurrence:
             times = times[: bisect_right(times, _second_of_day(self.last))] if day == self.last.date() else ()
         return times
 
-    # -- positions (BYSETPOS): the nth of all that a year, month, week or day holds
+    # -- positions (BYSETPOS): the nth of all that a year, month, week, day, hour or minute holds
 
-    def _positioned(self, day: date) -> list[tuple[date, int]]:
+    @property
+    def _positions_in_dates(self) -> bool:
+        """Whether they choose among dates; below a day they choose within each hour or minute."""
+        return bool(self.parts.positions) and not self.is_rolling
+
+    def _at_positions(self, candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
+        if not self.parts.positions:
+            return candidates
+        size = len(candidates)
+        indexes = {p - 1 if p > 0 else size + p for p in self.parts.positions if abs(p) <= size}
+        return [candidates[index] for index in sorted(indexes)]
+
+    def _positioned(self, day: date) -> Sequence[tuple[date, int]]:
         first, length = self._period(day)
         found = self._periods.get(first)
         if found is None:
             found = self._periods[first] = self._positions_in(_span(first, length))
         return found
 
-    def _positions_in(self, period: Iterator[date]) -> list[tuple[date, int]]:
+    def _positions_in(self, period: Iterator[date]) -> Sequence[tuple[date, int]]:
         days = [day for day in period if self._passes_filters(day)]
-        candidates = [(day, second) for day in days for second in self._times(day)]
-        size = len(candidates)
-        indexes = {p - 1 if p > 0 else size + p for p in self.parts.positions if abs(p) <= size}
-        return [candidates[index] for index in sorted(indexes)]
+        return self._at_positions([(day, second) for day in days for second in self._times(day)])
 
     def _period(self, day: date) -> tuple[date, int]:
         """First day and length of the year, month, week or day around `day`."""
@@ -271,19 +298,20 @@ _LAST_DATE: Final = date(2200, 1, 7)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,6}")
 _WEEKDAY: Final = re.compile(r"(?P<nth>[+-]?[0-9]{1,2})?(?P<day>MO|TU|WE|TH|FR|SA|SU)")
 _UNTIL: Final = re.compile(r"(?P<date>[0-9]{8})(?:T(?P<time>[0-9]{6})(?P<utc>Z)?)?")
-_NOT_YET: Final = ("BYWEEKNO", "BYEASTER")
+_EXTENSIONS: Final = ("BYEASTER",)  # of dateutil, in no calendar's file
 
 # Name in the rule, name in Parts, and the bounds of its values; a negative lower bound counts from the end.
 _LISTS: Final = {
     "BYMONTH": ("months", 1, 12),
     "BYMONTHDAY": ("month_days", -31, 31),
     "BYYEARDAY": ("year_days", -366, 366),
+    "BYWEEKNO": ("weeks", -53, 53),
     "BYHOUR": ("hours", 0, 23),
     "BYMINUTE": ("minutes", 0, 59),
     "BYSECOND": ("seconds", 0, 59),
     "BYSETPOS": ("positions", -366, 366),
 }
-_KNOWN: Final = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_LISTS, *_NOT_YET)
+_KNOWN: Final = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_LISTS)
 
 
 def parse_recurrence(text: str, start: datetime, zone: ZoneInfo) -> Recurrence:
@@ -308,10 +336,11 @@ def _named_values(text: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for item in text.upper().removeprefix("RRULE:").split(";"):
         name, _, value = item.partition("=")
+        if name in _EXTENSIONS:
+            detail = f"{name} is no part of RFC 5545; name the dates in a calendar, or several schedules."
+            raise Refusal("unknown_part", detail)
         if name not in _KNOWN:
             raise Refusal("unknown_part", f"unknown part {shown(item)}; a rule reads 'FREQ=WEEKLY;BYDAY=MO'.")
-        if name in _NOT_YET:
-            raise Refusal("not_supported_yet", f"{name} is not supported yet.")
         if name in values:
             raise Refusal("invalid_syntax", f"{name} occurs twice.")
         values[name] = value
@@ -359,16 +388,38 @@ def _refuse_unsupported(parts: Parts) -> None:
     frequency = parts.frequency
     if parts.count is not None and parts.until is not None:
         raise Refusal("invalid_syntax", "COUNT and UNTIL exclude each other.")
+    _refuse_weeks(parts)
     if frequency > Frequency.MONTHLY and any(weekday.nth for weekday in parts.weekdays):
         raise Refusal("invalid_syntax", "BYDAY takes a number only with FREQ=MONTHLY or FREQ=YEARLY.")
-    if frequency >= Frequency.HOURLY and parts.positions:
-        raise Refusal("not_supported_yet", "BYSETPOS is not supported yet for FREQ=HOURLY and below.")
+    if frequency is Frequency.SECONDLY and parts.positions:
+        raise Refusal("invalid_syntax", "BYSETPOS chooses among several: a second holds one instant.")
     if frequency is Frequency.SECONDLY and (parts.hours or parts.minutes or parts.seconds):
         raise Refusal("not_supported_yet", "FREQ=SECONDLY takes no BYHOUR, BYMINUTE or BYSECOND yet.")
     ticks = {Frequency.HOURLY: 24, Frequency.MINUTELY: 1440}.get(frequency, len(parts.hours))
     minutes = 1 if frequency is Frequency.MINUTELY else len(parts.minutes)
+    if frequency >= Frequency.HOURLY and parts.positions:
+        _refuse_positions_beyond(minutes * len(parts.seconds), parts)
     if frequency is not Frequency.SECONDLY and ticks * minutes * len(parts.seconds) > MAX_TIMES_PER_DAY:
         raise Refusal("out_of_range", f"the rule names more than {MAX_TIMES_PER_DAY} times a day.")
+
+
+def _refuse_positions_beyond(size: int, parts: Parts) -> None:
+    """What no hour or minute holds is seen here: a search would look at each of 60 years."""
+    if min(map(abs, parts.positions)) > size:
+        detail = f"BYSETPOS: each {parts.frequency.name[:-2].lower()} holds {size} of such times."
+        raise Refusal("never_fires", detail)
+
+
+def _refuse_weeks(parts: Parts) -> None:
+    """Without BYDAY readers disagree: some take the weekday of DTSTART, others all seven days."""
+    if not parts.weeks:
+        return
+    if parts.frequency is not Frequency.YEARLY:
+        raise Refusal("invalid_syntax", "BYWEEKNO belongs to FREQ=YEARLY.")
+    if not parts.weekdays:
+        raise Refusal("required", "BYWEEKNO needs the days: 'FREQ=YEARLY;BYWEEKNO=20;BYDAY=MO'.")
+    if any(weekday.nth for weekday in parts.weekdays):
+        raise Refusal("invalid_syntax", "with BYWEEKNO, BYDAY takes no number.")
 
 
 def _last_counted(recurrence: Recurrence, count: int) -> datetime | None:

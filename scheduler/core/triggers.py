@@ -27,6 +27,7 @@ __all__ = ["Kind", "PreviewInstant", "Trigger", "TriggerError", "TriggerTerms", 
 
 MAX_EXPRESSIONS: Final = 10
 MAX_EXCLUSIONS: Final = 1000
+MAX_CALENDAR_ENTRIES: Final = 100_000
 MAX_INTERVAL_S: Final = 10 * 366 * 86400
 MAX_TEXT: Final = 2_000_000
 
@@ -134,10 +135,19 @@ class Trigger:
 
     def next_after_end(self, ended_at: datetime) -> datetime | None:
         """The due instant that follows a run which ended then (mode `fixed_delay`)."""
-        if not isinstance(self.rule, Interval):
+        every = self._every()
+        if every is None:
             return self.next_after(ended_at)
-        found = max(_whole_millisecond_from(_utc(ended_at) + self.rule.every), self.first)
+        found = max(_whole_millisecond_from(_utc(ended_at) + every), self.first)
+        if isinstance(self.rule, WallClock):
+            found = self.rule.exclusions.first_open(found, every)
         return found if found <= self.last else None
+
+    def _every(self) -> timedelta | None:
+        """An interval's; None for the other kinds."""
+        if isinstance(self.rule, WallClock) and isinstance(self.rule.patterns[0], Grid):
+            return timedelta(seconds=self.rule.patterns[0].every_s)
+        return self.rule.every if isinstance(self.rule, Interval) else None
 
     def previous_at_or_before(self, instant: datetime) -> datetime | None:
         """The last due instant not later than `instant`."""
@@ -253,7 +263,7 @@ def parse_trigger(
 def _canonical(document: Mapping[str, object]) -> str:
     """The document as JSON text: the key of the memo, and a copy that holds nothing but JSON."""
     try:
-        text = json.dumps(document, sort_keys=True, allow_nan=False, default=_date_text)
+        text = _CANONICAL.encode(document)
     except (TypeError, ValueError, RecursionError):
         raise TriggerError(
             "trigger", "invalid_json", "the trigger is not a JSON document of a reasonable depth."
@@ -267,6 +277,9 @@ def _date_text(value: object) -> str:
     if isinstance(value, date):
         return value.isoformat()
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, allow_nan=False, default=_date_text)
 
 
 @lru_cache(maxsize=4096)
@@ -448,7 +461,7 @@ def _calendar(name: Field, calendars: Field) -> list[DateRange]:
         raise name.refuse(
             "unknown_calendar", f"unknown calendar {shown(key)}.{did_you_mean(key, list(known))}"
         )
-    entries = calendars.child(key, known[key]).items(at_least=0, at_most=100 * MAX_EXCLUSIONS)
+    entries = calendars.child(key, known[key]).items(at_least=0, at_most=MAX_CALENDAR_ENTRIES)
     return [_calendar_entry(entry) for entry in entries]
 
 

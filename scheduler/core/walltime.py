@@ -22,6 +22,7 @@ _DAY: Final = timedelta(days=1)
 _SECOND: Final = timedelta(seconds=1)
 _NO_EXCLUSIONS: Final = Exclusions()
 _KEPT_RUNS: Final = 16
+_NEVER_ASKED: Final = datetime.min.replace(tzinfo=UTC)
 _FIRST_DATE: Final = date(1899, 12, 25)  # a little beyond the calendar's ends, where a zone's dates differ
 _LAST_DATE: Final = date(2200, 1, 7)
 
@@ -52,8 +53,19 @@ class WallClock:
     dst: DstPolicy
     exclusions: Exclusions = _NO_EXCLUSIONS
     _runs: dict[date, "_Run"] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _answered: list[tuple[datetime, datetime | None]] = field(
+        default_factory=lambda: [(_NEVER_ASKED, None)], init=False, repr=False, compare=False
+    )
 
     def next_after(self, instant: datetime) -> datetime | None:
+        """The last answer is kept: what shares a trigger is mostly due together, and asks the same."""
+        asked, answer = self._answered[0]  # one read, one write: threads see a whole pair, if an older one
+        if asked != instant:
+            answer = self._following(instant)
+            self._answered[0] = (instant, answer)
+        return answer
+
+    def _following(self, instant: datetime) -> datetime | None:
         local = instant.astimezone(self.zone)
         day = local.date()
         if dst.is_regular(self.zone, day):

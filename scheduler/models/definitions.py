@@ -82,6 +82,9 @@ class Schedule(models.Model):
     last_due_at = models.DateTimeField(null=True, blank=True, editable=False)
     # What is due up to here was resolved by zone rules of before an update, and is taken as it is on record.
     rules_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    # Runs due up to `counted_until` that count for `max_occurrences`, whatever becomes of their rows.
+    counted_runs = models.PositiveIntegerField(default=0, editable=False)
+    counted_until = models.DateTimeField(null=True, blank=True, editable=False)
     state_note = models.TextField(blank=True)
     fault = models.TextField(blank=True)
     created_at = models.DateTimeField()
@@ -179,10 +182,12 @@ class ScheduleRevision(models.Model):
 class Calendar(models.Model):
     """A tenant's days of rest by name: what `exclusions` may refer to."""
 
-    id = models.BigAutoField(primary_key=True)
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="calendars")
     name = models.CharField(max_length=100)
     days = models.JSONField(default=list)  # "2026-12-25", or {"from": ..., "to": ...} inclusive
+    revision = models.PositiveIntegerField(default=1, editable=False)
+    created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
     class Meta:

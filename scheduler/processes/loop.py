@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-import psycopg
-
 from scheduler import telemetry
 from scheduler.clock import database_now
-from scheduler.store.statements import Connection
+from scheduler.store.statements import DATABASE_AWAY, Connection
 
 RECONNECT_S = (0.2, 0.5, 1.0, 2.0)  # pauses after failures in a row; the last repeats
 
@@ -62,7 +60,7 @@ def run_rounds(process: Process, connect: Connect, stop: threading.Event, *, onc
                 _rounds_on(process, connection, stop, once=once)
                 process.retire(connection)
             return
-        except psycopg.OperationalError as error:
+        except DATABASE_AWAY as error:
             if once:
                 raise
             process.disconnected()

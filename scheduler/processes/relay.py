@@ -121,8 +121,8 @@ def _lock(
         connection, {row.schedule_id for row in rows if row.slotted and row.schedule_id is not None}
     )
     known = {row.run_id for row in rows}
-    first_in_line = {slot.first_parked for slot in slots.values() if slot.first_parked is not None} - known
-    rows = [*rows, *outbox.rows_of_parked(connection, first_in_line)] if first_in_line else rows
+    waiting = {run for slot in slots.values() for run in (slot.first_parked, slot.replaceable) if run} - known
+    rows = [*rows, *outbox.rows_of_parked(connection, waiting)] if waiting else rows
     candidates = outbox.lock_candidates(connection, rows)
     late = {candidate.schedule_id for candidate in candidates if is_late(candidate, now)}
     if late:
@@ -151,13 +151,12 @@ def _wake_schedules(connection: Connection, decisions: Sequence[Decision]) -> No
 
 def _envelope(decision: Decision, generation: int) -> Envelope:
     candidate = decision.candidate
-    overdue = decision.overdue or candidate.overdue
     return Envelope(
         run_id=candidate.run_id,
         due_at=candidate.due_at,
         generation=generation,
         target=candidate.target,
-        queue=queue_name("overdue" if overdue else candidate.priority),
+        queue=queue_name("overdue" if decision.overdue else candidate.priority),
     )
 
 

@@ -14,6 +14,7 @@ from scheduler.store import due
 from scheduler.store.statements import Connection, transaction
 
 POLL_S = 0.5  # a schedule made a moment ago may be due within the look-ahead
+RECOUNTED = 1000  # runs that a round may count again under `max_occurrences`, before the count is kept
 ROWS_PER_SCHEDULE = 100  # a round's bound for one schedule, so that none starves the others
 
 
@@ -74,6 +75,9 @@ class Tick:
     def _apply(self, connection: Connection, moves: list[Move], now: datetime) -> int:
         with transaction(connection):
             locked = due.lock_schedules(connection, [move.due.id for move in moves])
+            counted = [move.due.id for move in moves if move.due.recounted > RECOUNTED]
+            if counted:
+                due.keep_counts(connection, [one for one in counted if one in locked], now=now)
             done = due.materialise(connection, [move for move in moves if move.due.id in locked], now=now)
             fault_point("tick.after_advance")
         fault_point("tick.after_commit")

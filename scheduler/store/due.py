@@ -24,7 +24,7 @@ class Materialised:
 def due_schedules(
     connection: Connection, *, shards: Sequence[int], horizon: datetime, limit: int
 ) -> list[DueSchedule]:
-    with cursor(connection, class_row(DueSchedule)) as rows:
+    with cursor(connection, class_row(DueSchedule), shared_json=True) as rows:
         return rows.execute(
             SQL["due_schedules"], {"shards": list(shards), "horizon": horizon, "limit": limit}
         ).fetchall()
@@ -45,6 +45,11 @@ def lock_schedules(connection: Connection, schedule_ids: Sequence[UUID]) -> set[
     """Those that could be locked without waiting: a batch that waited could meet another in a circle."""
     locked = connection.execute(SQL["lock_schedules"], {"schedule_ids": list(schedule_ids)})
     return {schedule_id for (schedule_id,) in locked}
+
+
+def keep_counts(connection: Connection, schedule_ids: Sequence[UUID], *, now: datetime) -> None:
+    """The caller holds the schedules locked."""
+    connection.execute(SQL["keep_counts"], {"schedule_ids": list(schedule_ids), "now": now})
 
 
 def materialise(connection: Connection, moves: Sequence[Move], *, now: datetime) -> Materialised:

@@ -6,6 +6,7 @@
 SELECT s.id, s.tenant_id, s.shard, s.revision, s.next_due_at,
        r.trigger, r.start_at, r.end_at, r.exclusions, r.on_excluded, r.calendars, r.mode, r.max_occurrences,
        CASE WHEN r.max_occurrences IS NOT NULL THEN fencepost_counted_runs(s.id) END AS counted_runs,
+       s.counted_runs AS kept_runs,
        r.flexible_window_s, r.catch_up, r.catch_up_limit, r.catch_up_window_s, r.catch_up_after_s, r.overlap
 FROM schedule s
 JOIN schedule_revision r ON r.schedule_id = s.id AND r.number = s.revision
@@ -20,6 +21,7 @@ LIMIT %(limit)s
 SELECT s.id, s.tenant_id, s.shard, s.revision, s.next_due_at,
        r.trigger, r.start_at, r.end_at, r.exclusions, r.on_excluded, r.calendars, r.mode, r.max_occurrences,
        CASE WHEN r.max_occurrences IS NOT NULL THEN fencepost_counted_runs(s.id) END AS counted_runs,
+       s.counted_runs AS kept_runs,
        r.flexible_window_s, r.catch_up, r.catch_up_limit, r.catch_up_window_s, r.catch_up_after_s, r.overlap
 FROM schedule s
 JOIN schedule_revision r ON r.schedule_id = s.id AND r.number = s.revision
@@ -35,14 +37,33 @@ WHERE s.state = 'active' AND s.next_due_at IS NOT NULL AND s.shard = ANY(%(shard
 -- In id order, and passing over what others hold: an edit, or `apply` with many of them, is not waited for.
 SELECT id FROM schedule WHERE id = ANY(%(schedule_ids)s) ORDER BY id FOR UPDATE SKIP LOCKED
 
+-- name: keep_counts
+-- Of locked schedules: a run that has begun, or has ended, counts for good. Up to the first that may still be
+-- skipped, and to now. From then on only what is later is counted anew, and older rows may go.
+WITH decided AS (
+    SELECT s.id, max(o.due_at) AS until, count(*) FILTER (WHERE o.state <> 'SKIPPED') AS runs
+    FROM schedule s
+    CROSS JOIN LATERAL (
+        SELECT min(u.due_at) AS due_at FROM occurrence u
+        WHERE u.schedule_id = s.id AND u.origin = 'schedule' AND u.state IN ('PENDING', 'QUEUED')
+          AND u.due_at > coalesce(s.counted_until, '-infinity')) AS undecided
+    JOIN occurrence o ON o.schedule_id = s.id AND o.origin = 'schedule'
+        AND o.due_at > coalesce(s.counted_until, '-infinity')
+        AND o.due_at < coalesce(undecided.due_at, 'infinity') AND o.due_at <= %(now)s
+    WHERE s.id = ANY(%(schedule_ids)s)
+    GROUP BY s.id
+)
+UPDATE schedule s SET counted_runs = s.counted_runs + d.runs, counted_until = d.until
+FROM decided d WHERE s.id = d.id
+
 -- name: materialise
 -- Rows come only out of the schedules that this statement itself moved: of two ticks that read the same
 -- instant, the second waits for the first's row lock, re-checks next_due_at and moves nothing.
 -- The unique identity stands behind it, should an instant be met again.
 WITH move AS (
     SELECT * FROM unnest(
-        %(schedule_ids)s::uuid[], %(revisions)s::int[], %(expected)s::timestamptz[], %(next)s::timestamptz[],
-        %(last)s::timestamptz[], %(rests)s::boolean[]
+        %(schedule_ids)b::uuid[], %(revisions)b::int[], %(expected)b::timestamptz[], %(next)b::timestamptz[],
+        %(last)b::timestamptz[], %(rests)b::boolean[]
     ) AS m(schedule_id, revision, expected, next_due_at, last_due_at, rests)
 ), moved AS (
     UPDATE schedule s
@@ -55,9 +76,9 @@ WITH move AS (
     RETURNING s.id, s.tenant_id, s.shard, s.revision
 ), planned AS (
     SELECT * FROM unnest(
-        %(row_schedule_ids)s::uuid[], %(ids)s::uuid[], %(due)s::timestamptz[], %(dispatch)s::timestamptz[],
-        %(skips)s::text[], %(overdue)s::boolean[], %(coalesced)s::int[], %(coalesced_from)s::timestamptz[],
-        %(overlaps)s::text[]
+        %(row_schedule_ids)b::uuid[], %(ids)b::uuid[], %(due)b::timestamptz[], %(dispatch)b::timestamptz[],
+        %(skips)b::text[], %(overdue)b::boolean[], %(coalesced)b::int[], %(coalesced_from)b::timestamptz[],
+        %(overlaps)b::text[]
     ) AS p(schedule_id, id, due_at, dispatch_at, skip_reason, overdue, coalesced, coalesced_from, overlap)
 ), inserted AS (
     INSERT INTO occurrence (

@@ -104,6 +104,7 @@ def release(
                 "verdicts": [d.verdict for d in decisions],
                 "reasons": [d.reason for d in decisions],
                 "overdue": [d.overdue for d in decisions],
+                "overlaps": [d.overlap for d in decisions],
                 "republish_s": republish_s,
                 "recheck_s": recheck_s,
             },

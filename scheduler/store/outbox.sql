@@ -30,10 +30,14 @@ FOR UPDATE SKIP LOCKED
 -- Locked slots with their holder and their queue. A statement of its own after the lock: its snapshot has
 -- what was parked or freed while the lock was waited for. Served by occurrence_parked.
 SELECT t.schedule_id, t.run_id AS holder, t.due_at AS holder_due_at,
-       queue.parked, queue.first_parked
+       coalesce(h.overdue AND h.overlap = 'buffer_all', false) AS holder_is_promised,
+       queue.parked, queue.first_parked, queue.replaceable
 FROM overlap_slot t
+LEFT JOIN occurrence h ON h.due_at = t.due_at AND h.id = t.run_id
 CROSS JOIN LATERAL (
-    SELECT count(*) AS parked, (array_agg(o.id ORDER BY o.due_at, o.id))[1] AS first_parked
+    SELECT count(*) AS parked, (array_agg(o.id ORDER BY o.due_at, o.id))[1] AS first_parked,
+           (array_agg(o.id ORDER BY o.due_at, o.id) FILTER (
+               WHERE o.overlap IN ('buffer_one', 'cancel_running')))[1] AS replaceable
     FROM occurrence o
     WHERE o.schedule_id = t.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
 ) AS queue
@@ -53,7 +57,7 @@ SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedul
        r.catch_up_after_s, r.priority,
        -- Catch-up and backfill are bounded where they are made: the buffer takes all of them.
        CASE WHEN o.overdue THEN 1000000 ELSE r.buffer_limit END AS buffer_limit
-FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+FROM unnest(%(run_ids)b::uuid[], %(due)b::timestamptz[]) AS w(run_id, due_at)
 JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
 ORDER BY o.id
@@ -65,9 +69,9 @@ WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), verdict AS (
     SELECT * FROM unnest(
-        %(ids)s::bigint[], %(at)s::timestamptz[], %(run_ids)s::uuid[], %(due)s::timestamptz[],
-        %(verdicts)s::text[], %(reasons)s::text[], %(overdue)s::boolean[]
-    ) AS v(id, dispatch_at, run_id, due_at, verdict, reason, overdue)
+        %(ids)b::bigint[], %(at)b::timestamptz[], %(run_ids)b::uuid[], %(due)b::timestamptz[],
+        %(verdicts)b::text[], %(reasons)b::text[], %(overdue)b::boolean[], %(overlaps)b::text[]
+    ) AS v(id, dispatch_at, run_id, due_at, verdict, reason, overdue, overlap)
 ), dropped AS (
     DELETE FROM outbox b USING verdict v
     WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict IN ('drop', 'skip')
@@ -77,20 +81,21 @@ WITH moment AS MATERIALIZED (
     UPDATE outbox b SET dispatch_at = m.now + make_interval(secs => %(republish_s)s), tries = b.tries + 1
     FROM verdict v, moment m
     WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict IN ('queue', 'publish')
-    RETURNING b.run_id, b.due_at, b.generation, v.verdict, v.overdue
+    RETURNING b.run_id, b.due_at, b.generation, v.verdict, v.overdue, v.overlap
 ), waiting AS (
     UPDATE outbox b SET dispatch_at = m.now + make_interval(secs => %(recheck_s)s)
     FROM verdict v, moment m
     WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict = 'park'
-    RETURNING b.run_id, b.due_at
+    RETURNING b.run_id, b.due_at, v.overdue, v.overlap
 ), parked AS (
-    UPDATE occurrence o SET wait_reason = 'overlap'
+    -- A missed run that is promised keeps that on its row: what comes later neither displaces nor stops it.
+    UPDATE occurrence o SET wait_reason = 'overlap', overdue = w.overdue, overlap = w.overlap
     FROM waiting w
     WHERE o.due_at = w.due_at AND o.id = w.run_id AND o.state = 'PENDING' AND o.wait_reason <> 'overlap'
 ), queued AS (
     UPDATE occurrence o
     SET state = 'QUEUED', wait_reason = NULL, generation = s.generation, queued_at = m.now,
-        overdue = o.overdue OR s.overdue
+        overdue = s.overdue, overlap = s.overlap
     FROM standing s, moment m
     WHERE s.verdict = 'queue' AND o.due_at = s.due_at AND o.id = s.run_id
       AND o.state IN ('PENDING', 'RETRY_WAIT', 'SUSPENDED') AND o.generation + 1 = s.generation

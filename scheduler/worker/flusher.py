@@ -19,7 +19,7 @@ from scheduler.core.states import Refusal
 from scheduler.faultpoints import fault_point
 from scheduler.store import claims
 from scheduler.store.claims import Claim, Claimed, Ending
-from scheduler.store.statements import Connection, transaction
+from scheduler.store.statements import DATABASE_AWAY, Connection, transaction
 
 MOST_AT_ONCE = 500
 RECONNECT_S = 0.2
@@ -98,9 +98,9 @@ class Flusher(threading.Thread):
             try:
                 self._write_once(ends, wishes)
                 return
-            except psycopg.OperationalError as error:
+            except DATABASE_AWAY as error:
                 telemetry.trouble("flush_repeated", error=str(error).strip())
-                self._recover()
+                self._recover(error)
             except psycopg.Error as error:
                 self._bisect(ends, wishes, error)
                 return
@@ -169,9 +169,9 @@ class Flusher(threading.Thread):
             self._connection = self._connect("worker flusher")
         return self._connection
 
-    def _recover(self) -> None:
+    def _recover(self, error: psycopg.Error) -> None:
         """A deadlock leaves the connection usable; anything else asks for a new one."""
-        if self._connection is not None and self._connection.broken:
+        if not isinstance(error, psycopg.errors.DeadlockDetected):
             self._drop_connection()
         time.sleep(RECONNECT_S)  # not a wait for a condition, but room for a database that is starting
 

@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from amqp import RecoverableConnectionError
 from celery import bootsteps, signals
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -98,7 +99,16 @@ class Gate(bootsteps.StartStopStep):
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         hub.add_reader(self._wake_reader, self._read_mail)
-        hub.call_repeatedly(PUMP_S, self.pump)
+        hub.call_repeatedly(PUMP_S, self._beat)
+
+    def _beat(self) -> None:
+        """Celery's first drain of a new connection swallows the broker's close; its loop would then wait for
+        ever on a socket that is gone. Raised here, the loss is one like any other: it connects again.
+        """
+        connection = self._consumer.connection
+        if connection is not None and not connection.connected:
+            raise RecoverableConnectionError("the broker closed the connection")
+        self.pump()
 
     def _begin(self) -> None:
         """After the fork of the pool, never before: threads do not survive it."""

@@ -7,14 +7,12 @@ from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
-import psycopg
-
 from scheduler import telemetry
 from scheduler.core.states import Refusal
 from scheduler.store import claims
 from scheduler.store.claims import Claim, Claimed
 from scheduler.store.sessions import Load
-from scheduler.store.statements import Connection
+from scheduler.store.statements import DATABASE_AWAY, Connection
 from scheduler.worker.execution import Held, attempt
 from scheduler.worker.flusher import ClaimAnswer, ClaimWish, EndWish, Flusher
 from scheduler.worker.registry import JobSpec
@@ -160,7 +158,7 @@ class _ProgressLine:
                 if self._connection is None or self._connection.closed:
                     self._connection = self._connect("worker progress")
                 return claims.report_progress(self._connection, held.claimed, progress)
-            except psycopg.OperationalError as error:
+            except DATABASE_AWAY as error:
                 telemetry.trouble("progress_not_reported", error=str(error).strip())
                 self._connection = None
                 return True

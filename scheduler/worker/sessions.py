@@ -6,12 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID, uuid4
 
-import psycopg
-
 from scheduler import telemetry
 from scheduler.store import sessions
 from scheduler.store.sessions import Load
-from scheduler.store.statements import Connection
+from scheduler.store.statements import DATABASE_AWAY, Connection
 from scheduler.worker.execution import Held
 
 RETRY_S = 0.5
@@ -83,7 +81,7 @@ class SessionKeeper(threading.Thread):
             if self._session_id is None or not self._renew(connection, self._session_id):
                 self._open(connection)
             return self._length_s / 3
-        except psycopg.OperationalError as error:
+        except DATABASE_AWAY as error:
             telemetry.trouble("session_not_renewed", error=str(error).strip())
             self._drop_connection()
             if self._session_id is not None and time.monotonic() > self._believed_until and self._held():
@@ -150,7 +148,7 @@ class SessionKeeper(threading.Thread):
         try:
             if self._session_id is not None:
                 sessions.close_session(self._connected(), self._session_id)
-        except psycopg.OperationalError as error:
+        except DATABASE_AWAY as error:
             telemetry.trouble("session_not_closed", error=str(error).strip())
         self._session_id, self._good_until, self._believed_until = None, 0.0, 0.0
         self._drop_connection()

@@ -9,11 +9,13 @@ from django import forms
 from django.contrib.auth.forms import AuthenticationForm
 
 from scheduler.errors import FieldError
-from scheduler.models import CatchUp, Overlap
+from tenants.dashboard import timing
+from tenants.dashboard.timing import CATCH_UPS, OVERLAPS, TimingForm, lines_of
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
 
-TRIGGER_FIELDS = frozenset({"kind", "cron", "timezone", "every", "unit"})
+TRIGGER_FIELDS = frozenset({"kind", "cron", "more_crons", "day_match", "timezone", "every", "unit"})
+INSTANT_FIELDS = TRIGGER_FIELDS | timing.OF_INSTANTS
 
 # Request fields by their dotted path -> the form field that people fill in. The longest prefix wins.
 _FIELD_OF_PATH = {
@@ -34,7 +36,7 @@ class SignInForm(AuthenticationForm):
         )
 
 
-class ScheduleForm(forms.Form):
+class ScheduleForm(TimingForm):
     """A new schedule. `draft()` is the body that `POST /api/v1/schedules` would take."""
 
     name = forms.CharField(max_length=200, help_text="How your team will call it, such as nightly-report.")
@@ -69,14 +71,11 @@ class ScheduleForm(forms.Form):
     )
     overlap = forms.ChoiceField(
         label="When the last run is still going",
-        choices=[(Overlap.SKIP, "Skip the new run"), (Overlap.ALLOW, "Let them run side by side")],
+        choices=OVERLAPS,
     )
     catch_up = forms.ChoiceField(
         label="After an outage",
-        choices=[
-            (CatchUp.RUN_LATEST_ONLY, "Run once for all that was missed"),
-            (CatchUp.SKIP, "Leave out what was missed"),
-        ],
+        choices=CATCH_UPS,
     )
     max_attempts = forms.IntegerField(
         label="Attempts", required=False, help_text="At most, the first included. Empty: the job's own."
@@ -86,8 +85,11 @@ class ScheduleForm(forms.Form):
     )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
-    def __init__(self, *args: Any, targets: Iterable[str], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, targets: Iterable[str], calendars: Iterable[str] = (), **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.offer_calendars(calendars)
         self.fields["target"] = forms.ChoiceField(
             choices=[(name, name) for name in targets], help_text="The job that runs."
         )
@@ -116,7 +118,7 @@ class ScheduleForm(forms.Form):
         """Only after `is_valid()`. What was left empty is left out, so that the target's defaults hold."""
         data = self.cleaned_data
         draft = {name: data[name] for name in ("name", "target", "payload", "overlap", "catch_up")}
-        draft["trigger"] = self.trigger()
+        draft |= self.timing()
         if data["description"]:
             draft["description"] = data["description"]
         if data["timeout_s"] is not None:
@@ -125,26 +127,44 @@ class ScheduleForm(forms.Form):
             draft["retry"] = {"max_attempts": data["max_attempts"]}
         return draft
 
-    def trigger(self) -> dict[str, Any]:
-        """The trigger object that the values describe, right or wrong."""
-        return _trigger_of(self.cleaned_data)
+    def timing(self) -> dict[str, Any]:
+        """The trigger and all else about time that the values describe, right or wrong."""
+        trigger = _trigger_of(self.cleaned_data)
+        zone = trigger["cron"]["timezone"] if "cron" in trigger else "UTC"
+        return {"trigger": trigger, **timing.body_of(self.cleaned_data, zone)}
 
     def initial_trigger(self) -> dict[str, Any]:
         return _trigger_of({name: field.initial for name, field in self.fields.items()})
 
-    def has_trigger_errors(self) -> bool:
-        return any(name in self.errors for name in TRIGGER_FIELDS)
+    def has_errors_about_instants(self) -> bool:
+        return any(name in self.errors for name in INSTANT_FIELDS)
 
-    def keep_trigger_errors(self) -> None:
+    def keep_errors_about_instants(self) -> None:
         """For a preview of a form that is not complete yet."""
-        for name in set(self.errors) - TRIGGER_FIELDS:
+        for name in set(self.errors) - INSTANT_FIELDS:
             del self.errors[name]
+
+    def shows_detail(self) -> bool:
+        """Whether the part about time that is folded away has something in it, or to correct."""
+        return not self._touched().isdisjoint(TimingForm.base_fields.keys() - timing.OF_POLICIES)
+
+    def shows_policies(self) -> bool:
+        """The same for the part below. A choice says too little to open it: each list has one."""
+        folded = {"overlap", "catch_up", "max_attempts", "timeout_s", "description"}
+        return not (self.errors.keys().isdisjoint(folded) and self._touched().isdisjoint(timing.OF_POLICIES))
+
+    def _touched(self) -> set[str]:
+        return {*self.errors, *self.changed_data} if self.is_bound else set()
+
+    def fields_about_instants(self) -> list[forms.BoundField]:
+        """Whose errors the live preview sets and clears."""
+        return [field for field in self if field.name in INSTANT_FIELDS - {"kind", "unit"}]
 
     def refuse(self, errors: Sequence[FieldError]) -> None:
         """Put each error at the field it is about; what has no field here goes on top, with its path."""
         for error in errors:
-            field = form_field(error.field)
-            detail = _sentence(error.detail)
+            field, line = timing.place_of(error.field, self.cleaned_data) or (form_field(error.field), "")
+            detail = line + _sentence(error.detail)
             if error.field.startswith("payload."):
                 detail = f"{error.field.removeprefix('payload.')}: {detail}"
             if field in self.fields:
@@ -158,8 +178,10 @@ def _trigger_of(data: Mapping[str, Any]) -> dict[str, Any]:
         seconds = UNITS.get(data.get("unit") or "seconds", 1)
         every = data.get("every")
         return {"interval": {"every_s": every * seconds if isinstance(every, int) else every}}
-    expression, zone = (data.get("cron") or "").strip(), (data.get("timezone") or "").strip()
-    return {"cron": {"expressions": [expression], "timezone": zone}}
+    expressions = [(data.get("cron") or "").strip(), *lines_of(data.get("more_crons") or "")]
+    cron = {"expressions": expressions, "timezone": (data.get("timezone") or "").strip()}
+    by_default = data.get("day_match") in (None, "", TimingForm.base_fields["day_match"].initial)
+    return {"cron": cron if by_default else {**cron, "day_match": data["day_match"]}}
 
 
 def form_field(path: str) -> str:

@@ -1,6 +1,8 @@
-"""One continuous load, and kill -9 at every fault point of every process, once."""
+"""One continuous load, and kill -9 at every fault point of every process."""
 
+import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -24,7 +26,7 @@ class Victim:
         self.name = name
         self.arguments = arguments
         self.remaining = list(points)
-        self.killed: dict[str, int] = {}
+        self.killed: list[tuple[str, int]] = []
         self.armed: str | None = None
         self.running = self._start()
 
@@ -34,7 +36,7 @@ class Victim:
             return self.armed is None
         assert self.armed is not None, f"{self.name} ended by itself:\n{self.running.output()}"
         assert self.running.process.returncode == -signal.SIGKILL, self.running.output()
-        self.killed[self.armed] = self.running.pid
+        self.killed.append((self.armed, self.running.pid))
         self.running = self._start()
         return False
 
@@ -50,6 +52,18 @@ def points_of(*processes: str) -> list[str]:
 
 @pytest.mark.timeout(600)
 def test_kill_at_every_point(installation: Installation) -> None:
+    kill_at_every_point(installation, times=1, within_s=300)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_kill_at_every_point_many_times(installation: Installation) -> None:
+    """Forty times, unless FENCEPOST_TEST_KILLS says otherwise."""
+    times = int(os.environ.get("FENCEPOST_TEST_KILLS", "40"))
+    kill_at_every_point(installation, times=times, within_s=times * 300)
+
+
+def kill_at_every_point(installation: Installation, *, times: int, within_s: float) -> None:
     installation.be_brisk()
     installation.apply(*(recording(f"second-{number:02}", seconds=0.3) for number in range(SCHEDULES)))
     steady = [
@@ -58,24 +72,24 @@ def test_kill_at_every_point(installation: Installation) -> None:
         installation.start("worker", "--concurrency", "8"),
     ]
     victims = [
-        Victim(installation, "tick", points_of("tick")),
-        Victim(installation, "relay", points_of("relay", "release")),
-        Victim(installation, "worker", points_of("worker"), "--concurrency", "8"),
-        Victim(installation, "sweep", points_of("sweep")),
+        Victim(installation, "tick", times * points_of("tick")),
+        Victim(installation, "relay", times * points_of("relay", "release")),
+        Victim(installation, "worker", times * points_of("worker"), "--concurrency", "8"),
+        Victim(installation, "sweep", times * points_of("sweep")),
     ]
     wait_until(
         lambda: not [victim for victim in victims if not victim.tend()],
-        300,
+        within_s,
         message="not every point killed its process",
         interval=0.1,
     )
     end = installation.ledger.now()
     wait_until(lambda: installation.ledger.settled(until=end), 90, interval=0.5)
 
-    killed = {point: pid for victim in victims for point, pid in victim.killed.items()}
-    reached = dict(line.split() for line in installation.fault_log.read_text().splitlines())
-    assert killed.keys() == POINTS
-    assert {point: int(pid) for point, pid in reached.items()} == killed
+    killed = [kill for victim in victims for kill in victim.killed]
+    reached = [line.split() for line in installation.fault_log.read_text().splitlines()]
+    assert Counter(point for point, _ in killed) == dict.fromkeys(POINTS, times)
+    assert sorted((point, int(pid)) for point, pid in reached) == sorted(killed)
     report = installation.verify(until=end)
     assert (report.violations, report.totals.behind) == ((), 0)
     assert set(installation.ledger.states(until=end)) == {"SUCCEEDED"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError
+from django.db import InternalError, OperationalError
 from rest_framework.test import APIClient
 
 from scheduler import operations, queries
@@ -86,6 +86,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"catch_up_limit": 1001}, "catch_up_limit", "out_of_range"),
     ({"buffer_limit": 0}, "buffer_limit", "out_of_range"),
     ({"max_occurrences": 0}, "max_occurrences", "out_of_range"),
+    ({"max_occurrences": 2**31}, "max_occurrences", "out_of_range"),
     ({"exclusions": [{"date": "2026-13-24"}]}, "exclusions.0.date", "out_of_range"),
     ({"exclusions": {"date": "2026-12-24"}}, "exclusions", "invalid_type"),
     ({"exclusions": ["2026-12-24"]}, "exclusions.0", "invalid_type"),
@@ -245,11 +246,22 @@ class TestExchange:
         assert b"hunter2" not in answer.content
         assert answer.json()["request_id"] == answer["X-Request-ID"]
 
+    @pytest.mark.parametrize(
+        ("error", "cause"),
+        [
+            (OperationalError, psycopg.OperationalError),
+            (InternalError, psycopg.errors.ReadOnlySqlTransaction),
+        ],
+    )
     def test_a_database_that_is_away_is_a_503(
-        self, alice: APIClient, monkeypatch: pytest.MonkeyPatch
+        self,
+        error: type[Exception],
+        cause: type[Exception],
+        alice: APIClient,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         def away(*args: Any, **kwargs: Any) -> Any:
-            raise OperationalError("server closed the connection") from psycopg.OperationalError()
+            raise error("server closed the connection") from cause()
 
         monkeypatch.setattr(operations, "create_schedule", away)
         answer = alice.post(SCHEDULES, body())

@@ -131,6 +131,7 @@ class TestDocumentation:
             "pause_schedule", "resume_schedule", "trigger_schedule", "preview_schedule", "preview_draft",
             "list_runs", "list_runs_of_schedule", "read_run", "cancel_run",
             "redrive_run", "dismiss_run", "preview_edit", "explain_schedule", "backfill_schedule",
+            "list_calendars", "create_calendar", "read_calendar", "edit_calendar", "delete_calendar",
         }  # fmt: skip
 
     def test_the_schema_is_generated_without_a_warning(self) -> None:

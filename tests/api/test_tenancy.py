@@ -7,7 +7,8 @@ import pytest
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from rest_framework.test import APIClient
 
-from scheduler.models import Occurrence, Schedule
+from scheduler.calendars import create_calendar
+from scheduler.models import Calendar, Occurrence, Schedule
 from scheduler.operations import trigger_schedule
 from scheduler.orm import database_time
 from tenants.models import Membership, Tenant
@@ -17,7 +18,7 @@ from tests.api.people import client_of
 pytestmark = pytest.mark.django_db
 
 # Routes without an id: what they show is the caller's own, or nobody's.
-OF_THE_CALLER = {"schedules", "draft-preview", "runs"}
+OF_THE_CALLER = {"schedules", "draft-preview", "runs", "calendars"}
 PUBLIC = {"schema", "docs"}
 # What is refused, to its owner too, unless the run failed for good.
 OF_FAILED_RUNS = {"run-redrive", "run-dismiss"}
@@ -44,7 +45,10 @@ def verbs_of(route: URLPattern) -> list[str]:
 
 
 # What a route needs to be let through; the others take an empty body.
-BODIES = {"schedule-backfill": '{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}'}
+BODIES = {
+    "schedule-backfill": '{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}',
+    "calendar": '{"days": ["2026-12-26"]}',
+}
 
 WITH_ID = [route for route in api_routes() if ids_of(route)]
 CALLS = [(route.name, verb) for route in WITH_ID for verb in verbs_of(route)]
@@ -56,13 +60,18 @@ def schedule(tenant: Tenant, target: Any) -> Schedule:
 
 
 @pytest.fixture
-def url_of(tenant: Tenant, schedule: Schedule) -> Any:
-    """The address of a named route about Alice's schedule, or about a run of it."""
+def calendar(tenant: Tenant) -> Calendar:
+    return create_calendar(tenant, "rest", days=["2026-12-25"], actor=factories.ACTOR)
+
+
+@pytest.fixture
+def url_of(tenant: Tenant, schedule: Schedule, calendar: Calendar) -> Any:
+    """The address of a named route about Alice's schedule, a run of it, or her calendar."""
     run_id = trigger_schedule(tenant, schedule.id, request_key=schedule.id, actor=factories.ACTOR)
 
     def url(name: str) -> str:
         route = next(route for route in WITH_ID if route.name == name)
-        known = {"schedule_id": schedule.id, "run_id": run_id}
+        known = {"schedule_id": schedule.id, "run_id": run_id, "calendar_id": calendar.id}
         return reverse(name, kwargs={key: known[key] for key in ids_of(route)})
 
     return url
@@ -79,19 +88,21 @@ def fail_the_run() -> None:
 def test_every_route_is_classified() -> None:
     without_id = {route.name for route in api_routes() if not ids_of(route)}
     assert without_id == OF_THE_CALLER | PUBLIC
-    assert {key for route in WITH_ID for key in ids_of(route)} <= {"schedule_id", "run_id"}
+    assert {key for route in WITH_ID for key in ids_of(route)} <= {"schedule_id", "run_id", "calendar_id"}
     assert all(verbs_of(route) for route in api_routes() if route.name not in PUBLIC)
 
 
 @pytest.mark.parametrize(("name", "verb"), CALLS)
 def test_a_stranger_finds_nothing_and_changes_nothing(
-    charlie: APIClient, url_of: Any, schedule: Schedule, name: str, verb: str
+    charlie: APIClient, url_of: Any, schedule: Schedule, calendar: Calendar, name: str, verb: str
 ) -> None:
     answer = charlie.generic(verb, url_of(name), "{}", content_type="application/json")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     schedule.refresh_from_db()
     assert (schedule.state, schedule.revision) == ("active", 1)
     assert list(Occurrence.objects.values_list("state", flat=True)) == ["PENDING"]
+    calendar.refresh_from_db()
+    assert (calendar.revision, calendar.days) == (1, ["2026-12-25"])
 
 
 @pytest.mark.parametrize(("name", "verb"), CALLS)
@@ -139,7 +150,7 @@ def test_nobody_gets_in_without_a_key(url_of: Any, name: str, verb: str) -> None
 def test_lists_hold_the_callers_own(
     alice: APIClient, bob: APIClient, charlie: APIClient, url_of: Any
 ) -> None:
-    for name in ("schedules", "runs"):
+    for name in ("schedules", "runs", "calendars"):
         assert len(alice.get(reverse(name)).json()["results"]) == 1
         assert len(bob.get(reverse(name)).json()["results"]) == 1
         assert charlie.get(reverse(name)).json()["results"] == []

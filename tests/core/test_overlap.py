@@ -12,6 +12,7 @@ from scheduler.core.overlap import Entry, Overlap, Slot, Verdict, admit
 
 HOLDER, FIRST = uuid4(), uuid4()
 WAITING = [Overlap.SKIP, Overlap.BUFFER_ONE, Overlap.BUFFER_ALL, Overlap.CANCEL_RUNNING]
+REPLACING = [Overlap.BUFFER_ONE, Overlap.CANCEL_RUNNING]
 
 
 @dataclass
@@ -20,11 +21,17 @@ class Run:
     run_id: UUID
     is_parked: bool = False
     buffer_limit: int = 2
+    overdue: bool = False
     due_at: datetime = datetime(2026, 11, 30, tzinfo=UTC)
 
 
 def run(policy: Overlap, run_id: UUID | None = None, **fields: bool) -> Run:
     return Run(overlap=policy, run_id=run_id or uuid4(), **fields)
+
+
+def line_of_one(policy: Overlap) -> Slot:
+    replaceable = FIRST if policy in REPLACING else None
+    return Slot(holder=HOLDER, parked=1, first_parked=FIRST, replaceable=replaceable)
 
 
 @pytest.mark.parametrize("policy", WAITING)
@@ -50,12 +57,12 @@ def test_a_retry_finds_itself_in_the_slot_whoever_waits(policy: Overlap) -> None
     ],
 )
 def test_a_held_slot_with_one_in_line(policy: Overlap, verdict: Verdict) -> None:
-    assert admit(run(policy), Slot(holder=HOLDER, parked=1, first_parked=FIRST)) == verdict
+    assert admit(run(policy), line_of_one(policy)) == verdict
 
 
 @pytest.mark.parametrize("policy", WAITING[1:])
 def test_a_parked_run_that_is_looked_at_again_stays_parked(policy: Overlap) -> None:
-    slot = Slot(holder=HOLDER, parked=1, first_parked=FIRST)
+    slot = line_of_one(policy)
     verdict = admit(run(policy, FIRST, is_parked=True), slot)
     assert (verdict.entry, verdict.displaced, slot.parked) == (Entry.PARK, None, 1)
 
@@ -66,6 +73,61 @@ def test_the_first_in_line_enters_a_freed_slot_and_a_newer_run_does_not_pass_it(
     assert admit(run(Overlap.BUFFER_ALL, FIRST, is_parked=True), slot).entry is Entry.ENTER
     assert (slot.holder, slot.parked) == (FIRST, 1)
     assert admit(run(Overlap.BUFFER_ALL), slot).entry is Entry.PARK
+
+
+@pytest.mark.parametrize("policy", REPLACING)
+def test_a_missed_run_that_was_promised_is_waited_for_and_not_replaced(policy: Overlap) -> None:
+    slot = Slot()
+    first, second = (run(Overlap.BUFFER_ALL, overdue=True) for _ in range(2))
+    older, newer = run(policy), run(policy)
+    assert admit(first, slot) == Verdict(entry=Entry.ENTER)
+    assert admit(second, slot) == Verdict(entry=Entry.PARK)
+    assert admit(older, slot) == Verdict(entry=Entry.PARK)
+    assert admit(newer, slot) == Verdict(entry=Entry.PARK, displaced=older.run_id)
+    assert (slot.holder, slot.first_parked, slot.parked) == (first.run_id, second.run_id, 2)
+
+
+def test_a_run_that_somebody_let_wait_is_no_promise_that_it_runs_to_its_end() -> None:
+    """`buffer_all` on one run, or on a revision before this one, is how that run came to the slot."""
+    slot = Slot()
+    admit(run(Overlap.BUFFER_ALL), slot)
+    assert admit(run(Overlap.CANCEL_RUNNING), slot).cancel_holder
+
+
+@pytest.mark.parametrize("policy", REPLACING)
+@given(comers=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
+def test_whoever_comes_and_ends_each_promised_run_enters_in_order_and_one_other_waits(
+    policy: Overlap, comers: list[tuple[bool, bool]]
+) -> None:
+    """Runs come one by one, promised or not; after some of them the active run ends and the next is woken."""
+    slot, line, promised, entered = Slot(), list[Run](), list[UUID](), list[UUID]()
+    for is_promised, end in [*comers, *[(False, True)] * len(comers)]:
+        comer = run(Overlap.BUFFER_ALL if is_promised else policy, overdue=is_promised)
+        comer.buffer_limit = 1000
+        verdict = admit(comer, slot)
+        promised += [comer.run_id] if is_promised else []
+        if verdict.entry is Entry.ENTER:
+            entered.append(comer.run_id)
+        else:
+            comer.is_parked = True
+            line = [*(waiting for waiting in line if waiting.run_id != verdict.displaced), comer]
+        assert [waiting.overlap for waiting in line].count(policy) <= 1
+        if end and line:
+            slot = seen(line)
+            assert admit(line[0], slot).entry is Entry.ENTER
+            entered.append(line.pop(0).run_id)
+            slot.first_parked = seen(line).first_parked
+    assert [run_id for run_id in entered if run_id in promised] == promised
+
+
+def seen(line: list[Run]) -> Slot:
+    """A free slot as the store reads it, with these in line."""
+    replaceable = [waiting.run_id for waiting in line if waiting.overlap in REPLACING]
+    return Slot(
+        parked=len(line),
+        first_parked=line[0].run_id if line else None,
+        replaceable=replaceable[0] if replaceable else None,
+    )
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))

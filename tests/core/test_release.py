@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from scheduler.core.overlap import Slot
 from scheduler.core.release import Candidate, Decision, Verdict, decide
 from scheduler.core.states import SkipReason
@@ -116,3 +118,39 @@ def test_a_catch_up_run_is_not_missed_once_more() -> None:
 
 def test_one_late_schedule_does_not_touch_another() -> None:
     assert verdicts(candidate(90), candidate(1), candidate(2, schedule_id=uuid4())) == [MISSED, QUEUE, QUEUE]
+
+
+PROMISE = {"catch_up": "run_all", "buffer_limit": 1}
+
+
+@pytest.mark.parametrize("policy", ["skip", "buffer_one", "buffer_all", "cancel_running"])
+def test_missed_runs_that_are_all_to_run_wait_in_line_whatever_the_policy_and_its_buffer(policy: str) -> None:
+    """The last of them is not late by itself, but belongs to the catch-up."""
+    missed = [candidate(seconds, overlap=policy, **PROMISE) for seconds in (90, 75, 61, 1)]
+    batch = decide(missed, slots={SCHEDULE: Slot()}, now=NOW)
+    assert [one.verdict for one in batch.decisions] == [Verdict.QUEUE, *[Verdict.PARK] * 3]
+    assert {(one.overlap, one.overdue) for one in batch.decisions} == {("buffer_all", True)}
+    assert not batch.holders_to_cancel
+
+
+def test_missed_runs_that_may_overlap_all_go_at_once() -> None:
+    missed = [candidate(seconds, overlap="allow", **PROMISE) for seconds in (90, 61, 1)]
+    batch = decide(missed, slots={}, now=NOW)
+    assert {(one.verdict, one.overlap) for one in batch.decisions} == {(Verdict.QUEUE, "allow")}
+
+
+def test_the_latest_of_a_catch_up_is_overdue_though_not_late_by_itself() -> None:
+    batch = decide([candidate(90), candidate(1)], slots={}, now=NOW)
+    assert {one.verdict: one.overdue for one in batch.decisions}[Verdict.QUEUE]
+
+
+def test_a_run_woken_for_a_freed_slot_gets_it_before_one_that_comes_with_an_earlier_instant() -> None:
+    """A flexible window let an earlier instant come later than a run that somebody asked for."""
+    woken = candidate(10, overlap="buffer_one", wait_reason="overlap", origin="trigger")
+    comer = candidate(20, overlap="buffer_one", dispatch_at=NOW)
+    slot = Slot(parked=1, first_parked=woken.run_id, replaceable=woken.run_id)
+    decided = {
+        one.candidate.run_id: one.verdict
+        for one in decide([comer, woken], slots={SCHEDULE: slot}, now=NOW).decisions
+    }
+    assert decided == {woken.run_id: Verdict.QUEUE, comer.run_id: Verdict.PARK}

@@ -51,7 +51,14 @@ def by_us(text: str, start: datetime, days: int) -> list[datetime]:
         ("FREQ=YEARLY;BYYEARDAY=1,100,-1", 1500),
         ("FREQ=YEARLY;BYDAY=TU;BYSETPOS=1,-1", 1500),
         ("FREQ=YEARLY;INTERVAL=3;BYMONTH=1,7", 3000),
+        ("FREQ=YEARLY;BYWEEKNO=1,53;BYDAY=MO,SU", 3000),
+        ("FREQ=YEARLY;BYWEEKNO=20,-1;BYDAY=TU,SA;WKST=SU", 3000),
+        ("FREQ=YEARLY;INTERVAL=2;BYWEEKNO=9,10;BYMONTH=3;BYDAY=MO,FR", 3000),
+        ("FREQ=YEARLY;BYWEEKNO=10,11,12;BYDAY=WE;BYSETPOS=-1", 3000),
         ("FREQ=HOURLY;INTERVAL=7", 20),
+        ("FREQ=HOURLY;BYMINUTE=5,20,50;BYSETPOS=-1", 5),
+        ("FREQ=HOURLY;INTERVAL=5;BYMINUTE=5,50;BYSECOND=0,30;BYSETPOS=1,3", 10),
+        ("FREQ=MINUTELY;INTERVAL=90;BYSECOND=5,10;BYSETPOS=2", 5),
         ("FREQ=HOURLY;BYHOUR=9,10,11;BYMINUTE=0,30;BYDAY=MO", 40),
         ("FREQ=MINUTELY;INTERVAL=100", 10),
         ("FREQ=MINUTELY;INTERVAL=7;BYHOUR=3,4;BYMINUTE=0,7,14,28", 30),
@@ -80,6 +87,7 @@ def rules(draw: st.DrawFn) -> str:
         "BYDAY": st.sampled_from(weekdays),
         "BYHOUR": st.integers(0, 23),
         "BYMINUTE": st.integers(0, 59),
+        "BYSETPOS": st.sampled_from([1, 2, -1]),
     }
     for name in draw(st.sets(st.sampled_from(sorted(choices)), max_size=3)):
         values = draw(st.lists(choices[name], min_size=1, max_size=3, unique=True))
@@ -106,6 +114,21 @@ def test_numbered_and_plain_weekdays_are_a_union_as_the_rfc_says() -> None:
     found = by_us("FREQ=MONTHLY;BYDAY=MO,2WE", START, 29)
     assert [f"{local:%m-%d}" for local in found] == ["02-02", "02-09", "02-11", "02-16", "02-23"]
     assert by_dateutil("FREQ=MONTHLY;BYDAY=MO,2WE", START, 29) == []  # dateutil asks for both at once
+
+
+@pytest.mark.parametrize("number", [1, 27, 52, 53])
+def test_weeks_are_those_of_the_iso_calendar(number: int) -> None:
+    """From 2025 to 2054: every kind of year, on both of its ends."""
+    weekly = rule(f"FREQ=YEARLY;BYWEEKNO={number};BYDAY=MO,SU", "2025-01-01T00:00:00")
+    days = (datetime(2025, 1, 1, tzinfo=UTC) + timedelta(days=day) for day in range(30 * 365))
+    expected = [day for day in days if day.isocalendar()[1] == number and day.weekday() in (0, 6)]
+    assert list(weekly.between(expected[0], expected[-1])) == expected[:-1]
+
+
+def test_weeks_are_counted_from_the_end_of_a_year_as_well() -> None:
+    last = rule("FREQ=YEARLY;BYWEEKNO=-1;BYDAY=SU", "2026-01-01T00:00:00")
+    found = last.between(datetime(2026, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))
+    assert [f"{day:%Y-%m-%d}" for day in found] == ["2027-01-03", "2028-01-02", "2028-12-31"]
 
 
 def test_walks_forwards_and_backwards_alike() -> None:
@@ -155,9 +178,15 @@ def test_until_in_utc_and_count_end_a_rule() -> None:
         ({"rule": "FREQ=MONTHLY;BYDAY=XX"}, "trigger.rrule.rule", "invalid_syntax"),
         ({"rule": "FREQ=DAILY;UNTIL=20261332"}, "trigger.rrule.rule", "invalid_timestamp"),
         ({"rule": "FREQ=DAILY;COUNT=1;UNTIL=20270101"}, "trigger.rrule.rule", "invalid_syntax"),
-        ({"rule": "FREQ=YEARLY;BYWEEKNO=1"}, "trigger.rrule.rule", "not_supported_yet"),
+        ({"rule": "FREQ=YEARLY;BYWEEKNO=1"}, "trigger.rrule.rule", "required"),
+        ({"rule": "FREQ=YEARLY;BYWEEKNO=1;BYDAY=1MO"}, "trigger.rrule.rule", "invalid_syntax"),
+        ({"rule": "FREQ=MONTHLY;BYWEEKNO=1;BYDAY=MO"}, "trigger.rrule.rule", "invalid_syntax"),
+        ({"rule": "FREQ=YEARLY;BYWEEKNO=54;BYDAY=MO"}, "trigger.rrule.rule", "out_of_range"),
+        ({"rule": "FREQ=YEARLY;BYWEEKNO=10;BYMONTH=7;BYDAY=MO"}, "trigger.rrule.rule", "never_fires"),
+        ({"rule": "FREQ=YEARLY;BYEASTER=0"}, "trigger.rrule.rule", "unknown_part"),
         ({"rule": "FREQ=SECONDLY;BYHOUR=1"}, "trigger.rrule.rule", "not_supported_yet"),
-        ({"rule": "FREQ=HOURLY;BYMINUTE=1;BYSETPOS=1"}, "trigger.rrule.rule", "not_supported_yet"),
+        ({"rule": "FREQ=SECONDLY;BYSETPOS=1"}, "trigger.rrule.rule", "invalid_syntax"),
+        ({"rule": "FREQ=HOURLY;BYMINUTE=1;BYSETPOS=2"}, "trigger.rrule.rule", "never_fires"),
         ({"rule": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"}, "trigger.rrule.rule", "never_fires"),
         ({"rule": "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30"}, "trigger.rrule.rule", "never_fires"),
         ({"rule": "FREQ=MONTHLY;BYDAY=5MO;BYMONTHDAY=1"}, "trigger.rrule.rule", "never_fires"),

@@ -3,10 +3,12 @@
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler.core.triggers import Trigger, TriggerError, parse_trigger
 
@@ -335,3 +337,24 @@ def test_exclusions_are_refused_by_field(exclusion: dict[str, str], field: str) 
     with pytest.raises(TriggerError) as refused:
         daily(exclusions=[exclusion])
     assert refused.value.field == field
+
+
+RESTS = [{"from": "2026-12-04", "to": "2026-12-06"}, {"date": "2026-12-08"}]  # Friday to Sunday, and Tuesday
+
+
+@given(
+    st.datetimes(datetime(2026, 12, 1), datetime(2026, 12, 9)),  # noqa: DTZ001 - strategies are naive
+    st.integers(1, 4 * 86400),
+)
+def test_a_fixed_delay_ends_on_the_first_of_its_multiples_that_is_not_excluded(
+    ended_at: datetime, every_s: int
+) -> None:
+    trigger = parse_trigger(
+        {"interval": {"every_s": every_s, "anchor": "2026-01-01T00:00:00Z"}}, exclusions=RESTS
+    )
+    ended_at = ended_at.replace(microsecond=ended_at.microsecond // 1000 * 1000, tzinfo=UTC)
+    rests = {date(2026, 12, day) for day in (4, 5, 6, 8)}
+    expected = ended_at + timedelta(seconds=every_s)
+    while expected.date() in rests:
+        expected += timedelta(seconds=every_s)
+    assert trigger.next_after_end(ended_at) == expected

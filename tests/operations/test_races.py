@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection, transaction
 
+from scheduler.calendars import put_calendar
 from scheduler.core import identity
 from scheduler.core.materialise import DueSchedule, plan_move
 from scheduler.errors import Conflict, NotFound, StaleRevision
@@ -268,3 +269,26 @@ def _together(elsewhere: Any, actions: list[Callable[[], Any]]) -> list[Any]:
 
     futures = [elsewhere(lambda action=action: begin(action)) for action in actions]
     return [future.exception(20) or future.result() for future in futures]
+
+
+@pytest.mark.parametrize("first", ["edit", "calendar"])
+def test_a_calendar_replaced_while_a_schedule_begins_to_name_it_leaves_no_old_days(
+    first: str, schedule: Schedule, elsewhere: Callable[..., Future[Any]]
+) -> None:
+    """The one would copy days that are going, the other would not see that there is somebody to follow."""
+    tenant = schedule.tenant
+    put_calendar(tenant, "rest", days=["2027-01-01"], actor=ACTOR)
+    exclusions = {"exclusions": [{"calendar": "rest"}]}
+    ways = {
+        "edit": lambda: edit_schedule(tenant, schedule.id, exclusions, expected_revision=1, actor=ACTOR),
+        "calendar": lambda: put_calendar(tenant, "rest", days=["2027-02-02"], actor=ACTOR),
+    }
+    (second,) = ways.keys() - {first}
+    with transaction.atomic():
+        ways[first]()
+        waiting = elsewhere(ways[second])
+        wait_until(somebody_waits)
+    waiting.result(10)
+    revision = schedule.revisions.order_by("-number").first()
+    assert revision is not None
+    assert revision.calendars == {"rest": ["2027-02-02"]}

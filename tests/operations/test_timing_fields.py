@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from scheduler.calendars import put_calendar
 from scheduler.core.spread import dispatch_offset
 from scheduler.errors import ValidationFailed
 from scheduler.explain import explain
 from scheduler.models import Calendar, Occurrence, Schedule
-from scheduler.operations import edit_schedule, pause_schedule, put_calendar, resume_schedule
+from scheduler.operations import edit_schedule, pause_schedule, resume_schedule
+from scheduler.processes import tick
 from tenants.models import Tenant
 from tests import factories
 from tests.core.cases import instant
@@ -79,10 +81,10 @@ class TestExclusions:
         assert "moved to 2026-12-07" in moved.sentence
 
     def test_a_calendar_of_the_tenant_is_kept_as_it_was(self, tenant: Tenant, clock: Clock) -> None:
-        put_calendar(tenant, "rest", ["2026-12-02"], actor=ACTOR)
+        put_calendar(tenant, "rest", days=["2026-12-02"], actor=ACTOR)
         schedule = factories.schedule(tenant, trigger=DAILY, exclusions=[{"calendar": "rest"}])
         clock.tick_until("2026-12-03T12:00:00Z", every_s=3600)
-        (change,) = put_calendar(tenant, "rest", ["2026-12-04"], actor=ACTOR)
+        (change,) = put_calendar(tenant, "rest", days=["2026-12-04"], actor=ACTOR).schedules
         assert (change.name, change.action) == (schedule.name, "edited")
         clock.tick_until("2026-12-05T12:00:00Z", every_s=3600)
         assert texts(due_instants(schedule)) == [f"2026-12-0{day}T09:00:00Z" for day in (1, 3, 5)]
@@ -90,7 +92,7 @@ class TestExclusions:
         assert clock.accounts() == []
 
     def test_another_tenants_calendar_is_unknown(self, tenant: Tenant, clock: Clock) -> None:
-        put_calendar(factories.TenantFactory(), "rest", ["2026-12-02"], actor=ACTOR)
+        put_calendar(factories.TenantFactory(), "rest", days=["2026-12-02"], actor=ACTOR)
         with pytest.raises(ValidationFailed) as refused:
             factories.schedule(tenant, trigger=DAILY, exclusions=[{"calendar": "rest"}])
         (error,) = refused.value.errors
@@ -151,6 +153,27 @@ class TestMaxOccurrences:
         clock.tick_until("2026-12-01T00:09:00Z")
         assert texts(due_instants(schedule)) == [f"2026-12-01T00:0{n}:00Z" for n in (1, 2, 6)]
         assert clock.accounts() == []
+
+    def test_what_has_been_counted_for_good_is_not_counted_again(
+        self, tenant: Tenant, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its rows may be gone. What may still be skipped is not among it."""
+        monkeypatch.setattr(tick, "RECOUNTED", 2)
+        schedule = factories.schedule(tenant, trigger=every(60), max_occurrences=6, overlap="allow")
+        clock.tick_until("2026-12-01T00:02:30Z")
+        clock.end_runs(schedule)
+        clock.tick_until("2026-12-01T00:05:30Z")  # the third to the fifth wait
+        schedule.refresh_from_db()
+        assert (schedule.counted_runs, schedule.counted_until) == (2, instant("2026-12-01T00:02:00Z"))
+        Occurrence.objects.filter(due_at__lte=schedule.counted_until).delete()
+        clock.end_runs(schedule, "SKIPPED")
+        clock.tick_until("2026-12-01T00:12:00Z")
+        clock.end_runs(schedule)
+        schedule.refresh_from_db()
+        assert schedule.state == "completed"
+        assert texts(due_instants(schedule, state="SUCCEEDED")) == [
+            f"2026-12-01T00:0{minute}:00Z" for minute in (6, 7, 8, 9)
+        ]
 
     def test_a_pause_while_all_are_handed_out_balances(self, tenant: Tenant, clock: Clock) -> None:
         schedule = factories.schedule(tenant, trigger=every(60), max_occurrences=2)
@@ -217,6 +240,28 @@ class TestFixedDelay:
         clock.at("2026-12-01T00:05:00Z").end_runs(schedule)
         schedule.refresh_from_db()
         assert schedule.next_due_at == instant("2026-12-01T00:07:00Z")
+
+    @pytest.mark.parametrize(
+        ("on_excluded", "armed"),
+        [("skip", "2026-12-03T05:00:01Z"), ("next_business_day", "2026-12-03T02:00:01Z")],
+    )
+    def test_a_delay_that_ends_on_an_excluded_date_rests(
+        self, tenant: Tenant, clock: Clock, on_excluded: str, armed: str
+    ) -> None:
+        schedule = factories.schedule(
+            tenant,
+            trigger=every(9 * 3600),
+            mode="fixed_delay",
+            exclusions=[{"date": "2026-12-02"}],
+            on_excluded=on_excluded,
+        )
+        clock.at("2026-12-01T09:00:00Z").tick()
+        clock.at("2026-12-01T17:00:01Z").end_runs(schedule)
+        schedule.refresh_from_db()
+        assert schedule.next_due_at == instant(armed)
+        clock.tick_until("2026-12-03T06:00:00Z", every_s=3600)
+        assert texts(due_instants(schedule)) == ["2026-12-01T09:00:00Z", armed]
+        assert clock.accounts() == []
 
     def test_a_skipped_catch_up_goes_on_from_now(self, tenant: Tenant, clock: Clock) -> None:
         schedule = factories.schedule(tenant, trigger=every(60), mode="fixed_delay", catch_up="skip")

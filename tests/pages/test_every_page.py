@@ -86,7 +86,11 @@ def test_a_schedule_is_made_and_run_without_javascript(
     page.get_by_label("Every").fill("2")
     page.get_by_label("Unit").select_option("hours")
     expect(page.get_by_label("Cron expression")).to_be_hidden()
+    page.get_by_text("Timing in detail").click()
+    expect(page.get_by_label("More expressions")).to_be_hidden()  # of cron, too
+    page.get_by_label("Days of rest").fill("2040-12-25")
     page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_label("Days of rest")).to_have_value("2040-12-25")
     expect(page.locator("#preview")).to_contain_text("Every 2 hours")
     expect(page.get_by_label("Name")).to_have_value("without-scripts")
     assert not Schedule.objects.exists()

@@ -177,6 +177,33 @@ def test_without_a_broker_nothing_is_released(ledger: HandMadeLedger, connection
     assert states(connection) == {"PENDING": 1}
 
 
+WAITING_RETRIES = """
+WITH run AS (
+    INSERT INTO occurrence (id, due_at, schedule_id, revision, origin, origin_key, tenant_id, shard, overlap,
+                            state, dispatch_at, generation, attempt_count, fence, created_at, started_at,
+                            tzdata_version)
+    SELECT gen_random_uuid(), s.created_at, s.id, 1, 'trigger', gen_random_uuid(), s.tenant_id, s.shard,
+           'allow', 'RETRY_WAIT', clock_timestamp() + interval '1 hour', 1, 1, nextval('fence_seq'),
+           s.created_at, s.created_at, 'test'
+    FROM schedule s, generate_series(1, %(count)s)
+    RETURNING id, due_at, dispatch_at, shard, generation
+)
+INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
+SELECT dispatch_at, id, due_at, shard, generation + 1 FROM run
+"""
+
+
+def test_ten_thousand_retries_that_wait_are_no_messages(
+    ledger: HandMadeLedger, connection: Connection
+) -> None:
+    """They lie in the ledger until their time; a round takes none of them up."""
+    ledger.execute(WAITING_RETRIES, count=10_000)
+    broker = Notebook()
+    report = run(Relay(ownership("relay"), broker), connection)
+    assert (dict(report.counts), broker.given) == ({}, [])
+    assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (10_000,)
+
+
 def test_what_the_broker_did_not_confirm_stays_on_the_agenda(
     ledger: HandMadeLedger, connection: Connection
 ) -> None:

@@ -37,11 +37,15 @@ class Schedule:
         self.relay = Relay(ownership("relay", ignore=True), Notebook())
 
     def come_due(self) -> UUID:
+        run_id = self.write()
+        self.round()
+        return run_id
+
+    def write(self, **columns: Any) -> UUID:
         self.number += 1
         due_at = self.ledger.instant(self.number)
-        run_id = self.ledger.run(due_at, "PENDING", overlap=self.policy)
+        run_id = self.ledger.run(due_at, "PENDING", **{"overlap": self.policy, **columns})
         self.ledger.outbox(run_id, due_at, 1)
-        self.round()
         return run_id
 
     def round(self) -> None:
@@ -80,6 +84,11 @@ class Schedule:
             schedules.lock_slot(self.connection, self.ledger.schedule_id)
             schedules.lock_run(self.connection, self.key(run_id))
             schedules.cancel(self.connection, [self.key(run_id)], now=database_now(self.connection))
+
+    def asked_to_stop(self, run_id: UUID) -> bool:
+        asked = "SELECT cancel_requested_at IS NOT NULL FROM occurrence WHERE id = %s"
+        (stop,) = self.connection.execute(asked, [run_id]).fetchone() or (False,)
+        return bool(stop)
 
     def states(self) -> list[str]:
         rows = self.connection.execute("SELECT state FROM occurrence ORDER BY due_at").fetchall()
@@ -160,6 +169,28 @@ def test_cancel_running_asks_the_running_one_to_stop(schedule_of: Callable[[str]
     schedule.end(held, State.RETRY_WAIT)  # how a cancelled attempt's error would have ended
     schedule.round()
     assert schedule.states() == ["CANCELLED", "QUEUED"]
+
+
+@pytest.mark.parametrize("made_by", ["tick", "release"])
+@pytest.mark.parametrize("policy", ["skip", "buffer_one", "buffer_all", "cancel_running"])
+def test_run_all_runs_each_missed_instant_though_newer_ones_come_meanwhile(
+    policy: str, made_by: str, schedule_of: Callable[[str], Schedule]
+) -> None:
+    """Missed by the tick, they are written as a catch-up's; missed by the relay, it makes them one."""
+    schedule = schedule_of(policy)
+    schedule.connection.execute("UPDATE schedule_revision SET catch_up = 'run_all', catch_up_after_s = 3000")
+    columns = {"overlap": "buffer_all", "overdue": True} if made_by == "tick" else {}
+    missed = [schedule.write(**columns) for _ in range(5)]  # more than the buffer of two holds
+    schedule.round()
+    schedule.number = 50
+    newer = [schedule.come_due() for _ in range(2)]
+    for run_id in missed:
+        assert not schedule.asked_to_stop(run_id)
+        schedule.end(schedule.begin(run_id), State.SUCCEEDED)
+        schedule.round()
+    ends = {"skip": ["SKIPPED"] * 2, "buffer_all": ["SKIPPED"] * 2}
+    assert schedule.states() == ["SUCCEEDED"] * 5 + ends.get(policy, ["SKIPPED", "QUEUED"])
+    assert newer
 
 
 def test_a_cancelled_run_wakes_the_next(schedule_of: Callable[[str], Schedule]) -> None:

@@ -19,7 +19,7 @@ def test_it_fits_the_schema(name: str, module_database: str) -> None:
     def numbered(match: re.Match[str]) -> str:
         return f"${numbers.setdefault(match.group(1), len(numbers) + 1)}"
 
-    text = re.sub(r"%\((\w+)\)s", numbered, STATEMENTS[name].decode())
+    text = re.sub(r"%\((\w+)\)[sb]", numbered, STATEMENTS[name].decode())
     with psycopg.connect(module_database) as connection:
         connection.execute(f"PREPARE probe AS {text}".encode())
 
@@ -42,7 +42,7 @@ def test_a_transaction_that_postgres_has_ended_is_a_lost_connection(
             wait_until(lambda: watcher.execute(alive, [pid]).fetchone() == (0,))
             stopped.execute("SELECT 1")
 
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(statements.DATABASE_AWAY):
         outlasted()
     assert stopped.broken
 

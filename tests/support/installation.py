@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import yaml
 
@@ -26,6 +27,14 @@ from scheduler.operations import trigger_schedule
 from tenants.operations import Actor
 schedule = Schedule.objects.get(tenant__slug={tenant!r}, name={schedule!r})
 trigger_schedule(schedule.tenant, schedule.id, request_key=uuid4(), actor=Actor(name="acceptance"))
+"""
+
+_CANCEL = """
+from uuid import UUID
+from scheduler.operations import cancel_run
+from tenants.models import Tenant
+from tenants.operations import Actor
+cancel_run(Tenant.objects.get(slug={tenant!r}), UUID({run!r}), actor=Actor(name="acceptance"))
 """
 
 
@@ -82,6 +91,9 @@ class Installation:
         """Ask for a run, as a person would by the dashboard's button."""
         self.command("shell", "-c", _RUN_NOW.format(tenant=TENANT, schedule=schedule))
 
+    def cancel_run(self, run_id: UUID) -> None:
+        self.command("shell", "-c", _CANCEL.format(tenant=TENANT, run=str(run_id)))
+
     def command(self, name: str, *arguments: str) -> str:
         """Run a command to its end; what it wrote."""
         done = self.start(name, *arguments)
@@ -93,5 +105,14 @@ class Installation:
             return []
         return [effect for effect in effects.read(self.effects_file) if effect.phase == phase]
 
-    def verify(self, *, since: datetime | None = None, until: datetime | None = None) -> Report:
-        return verify(self.database_url, since=since, until=until, effects_file=self.effects_file)
+    def reconnect(self) -> LedgerReader:
+        """To the database that is now at the same address."""
+        self.ledger.connection.close()
+        self.ledger = LedgerReader(self.database_url)
+        return self.ledger
+
+    def verify(
+        self, *, since: datetime | None = None, until: datetime | None = None, effects: bool = True
+    ) -> Report:
+        file = self.effects_file if effects else None
+        return verify(self.database_url, since=since, until=until, effects_file=file)

@@ -4,11 +4,13 @@ When one of these fails after an upgrade, read gate.py before changing the pin.
 """
 
 import inspect
+from types import SimpleNamespace
 
-from amqp import Channel
+import pytest
+from amqp import Channel, RecoverableConnectionError
 from celery import bootsteps
 from celery.concurrency.base import BasePool
-from celery.worker import state, strategy
+from celery.worker import loops, state, strategy
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.strategy import default as default_strategy
@@ -55,6 +57,16 @@ def test_requests_can_be_marked_as_acknowledged() -> None:
     assert "self.acknowledge()" in inspect.getsource(Request.on_accepted)
     assert "self.request_dict" in inspect.getsource(vars(strategy)["create_request_cls"])
     assert isinstance(Request.request_dict, property)
+
+
+def test_a_close_in_the_first_drain_is_still_swallowed_and_the_beat_raises_it() -> None:
+    """Once the first line fails, Celery raises it itself and `Gate._beat` may go."""
+    assert "exc_errno is not None" in inspect.getsource(loops._quick_drain)
+    gate = Gate.__new__(Gate)
+    gate._consumer = SimpleNamespace(connection=SimpleNamespace(connected=False))
+    with pytest.raises(RecoverableConnectionError):
+        gate._beat()
+    assert "hub.propagate_errors = errors" in inspect.getsource(loops.asynloop)
 
 
 def test_shutdown_is_asked_for_by_a_module_variable() -> None:

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -150,14 +150,13 @@ def _page_number(request: MemberRequest) -> int:
 @members_only(Role.EDITOR)
 def create(request: MemberRequest) -> HttpResponse:
     """Without JavaScript the button "Preview" comes here too, and stores nothing."""
-    targets = [target.name for target in queries.targets(request.tenant)]
     if request.method == "GET":
-        form = forms.ScheduleForm(targets=targets)
-        return _form_page(request, form, _preview_of(request.tenant, form.initial_trigger()))
-    form = forms.ScheduleForm(request.POST, targets=targets)
+        form = _form(request)
+        return _form_page(request, form, _preview_of(request.tenant, {"trigger": form.initial_trigger()}))
+    form = _form(request, request.POST)
     if "preview" in request.POST:
         shown = _preview(request.tenant, form)
-        form.keep_trigger_errors()
+        form.keep_errors_about_instants()
         return _form_page(request, form, shown)
     schedule = _store(request, form)
     if schedule is None:
@@ -170,9 +169,17 @@ def create(request: MemberRequest) -> HttpResponse:
 @members_only(Role.EDITOR)
 def preview(request: MemberRequest) -> HttpResponse:
     """The fragment behind the form's live preview."""
-    form = forms.ScheduleForm(request.POST, targets=[])
+    form = _form(request, request.POST)
     shown = _preview(request.tenant, form)
     return render(request, "dashboard/_preview.html", {"preview": shown, "form": form, "is_update": True})
+
+
+def _form(request: MemberRequest, given: QueryDict | None = None) -> forms.ScheduleForm:
+    return forms.ScheduleForm(
+        given,
+        targets=queries.targets(request.tenant).values_list("name", flat=True),
+        calendars=queries.calendars(request.tenant).order_by("name").values_list("name", flat=True),
+    )
 
 
 def _store(request: MemberRequest, form: forms.ScheduleForm) -> Schedule | None:
@@ -190,17 +197,18 @@ def _store(request: MemberRequest, form: forms.ScheduleForm) -> Schedule | None:
 
 def _preview(tenant: Tenant, form: forms.ScheduleForm) -> Preview | None:
     """None, with the errors at their fields, when the trigger is not right."""
-    if form.has_trigger_errors():
+    if form.has_errors_about_instants():
         return None
     try:
-        return _preview_of(tenant, form.trigger())
+        return _preview_of(tenant, form.timing())
     except ValidationFailed as failed:
         form.refuse(failed.errors)
     return None
 
 
-def _preview_of(tenant: Tenant, trigger: dict[str, Any]) -> Preview:
-    instants = queries.preview_draft(tenant, {"trigger": trigger}, PREVIEW)
+def _preview_of(tenant: Tenant, body: dict[str, Any]) -> Preview:
+    trigger = body["trigger"]
+    instants = queries.preview_draft(tenant, body, PREVIEW)
     words, zone = trigger_words.plain_words(trigger), trigger_words.zone_of(trigger)
     return Preview(words=words, zone=zone, instants=instants)
 

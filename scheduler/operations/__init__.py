@@ -1,0 +1,42 @@
+"""Writes that a person or a program asks for. Each runs in the caller's transaction, or in its own.
+
+Each takes the tenant (another tenant's id is NotFound), and leaves one audit entry by `actor`.
+Errors: NotFound, ValidationFailed, Conflict (StaleRevision among them), as drawn in errors.py.
+
+Everything that decides over a schedule locks its row first, in a statement of its own, and reads the clock
+after that. A tick moves the same row: whatever it wrote is then either visible here, or will not be written.
+"""
+
+from scheduler.operations.declared import JobSpec, apply_schedules, sync_targets
+from scheduler.operations.editing import (
+    AppliedChange,
+    FieldChange,
+    create_schedule,
+    edit_schedule,
+    reread,
+    zone_rules,
+)
+from scheduler.operations.lifecycle import delete_schedule, pause_schedule, resume_schedule
+from scheduler.operations.runs import cancel_run, dismiss_run, redrive_run, trigger_schedule
+from scheduler.operations.timeline import settle, what_is_ahead
+
+__all__ = [
+    "AppliedChange",
+    "FieldChange",
+    "JobSpec",
+    "apply_schedules",
+    "cancel_run",
+    "create_schedule",
+    "delete_schedule",
+    "dismiss_run",
+    "edit_schedule",
+    "pause_schedule",
+    "redrive_run",
+    "reread",
+    "resume_schedule",
+    "settle",
+    "sync_targets",
+    "trigger_schedule",
+    "what_is_ahead",
+    "zone_rules",
+]

@@ -79,6 +79,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    from tests.support.orders import TRIED  # needs Django's environment
+
+    for name, count in sorted(TRIED.items()):
+        terminalreporter.write_line(f"orders tried: {count:5} by {name}")
     for name, count in sorted(DESELECTED.items()):
         terminalreporter.write_line(f"deselected: {count} tests need {name}, which this machine lacks")
 

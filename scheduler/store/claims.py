@@ -99,12 +99,22 @@ class _Answer:
 
 def lock(connection: Connection, *, endings: Sequence[Ending] = (), claims: Sequence[Claim] = ()) -> None:
     """Take every lock that ending and claiming these will need, slots before runs, each in id order."""
-    slots = sorted({ending.schedule_id for ending in endings if ending.slotted})
+    slots = {ending.schedule_id for ending in endings if ending.slotted}
+    slots |= _slots_of_exhausted(connection, claims)
     if slots:
-        connection.execute(SQL["lock_slots"], {"schedule_ids": slots})
+        connection.execute(SQL["lock_slots"], {"schedule_ids": sorted(slots)})
     runs = {ending.run_id: ending.due_at for ending in endings}
     runs |= {wish.run_id: wish.due_at for wish in claims}
     connection.execute(SQL["lock_runs"], {"run_ids": list(runs), "due": list(runs.values())})
+
+
+def _slots_of_exhausted(connection: Connection, claims: Sequence[Claim]) -> set[UUID]:
+    """By schedule, the slots of runs that these claims will not hold, but end."""
+    if not claims:
+        return set()
+    parameters = {"run_ids": [wish.run_id for wish in claims], "due": [wish.due_at for wish in claims]}
+    found = connection.execute(SQL["slots_of_exhausted"], parameters)
+    return {schedule_id for (schedule_id,) in found}
 
 
 def claim(connection: Connection, claims: Sequence[Claim], *, session_id: UUID) -> dict[UUID, Refusal | None]:

@@ -10,6 +10,16 @@ WHERE schedule_id = ANY(%(schedule_ids)s)
 ORDER BY schedule_id
 FOR UPDATE
 
+-- name: slots_of_exhausted
+-- A claim that finds its run without attempts left ends it, and gives its slot on: that is locked before the run,
+-- as everywhere. Few are; the lock itself is taken together with the others.
+SELECT o.schedule_id
+FROM unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[]) AS w(run_id, due_at)
+JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
+JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+WHERE o.state = 'QUEUED' AND o.overlap <> 'allow'
+  AND o.attempt_count - o.attempts_forgiven >= (r.retry->>'max_attempts')::int
+
 -- name: lock_runs
 -- In id order, so that two batches with the same runs queue up instead of deadlocking.
 SELECT o.id
@@ -67,6 +77,16 @@ WITH moment AS MATERIALIZED (
 ), freed AS (
     UPDATE overlap_slot SET run_id = NULL, due_at = NULL
     WHERE run_id IN (SELECT id FROM exhausted)
+    RETURNING schedule_id
+), woken AS (
+    UPDATE outbox b SET dispatch_at = m.now
+    FROM moment m, freed f
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM occurrence o
+        WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+        ORDER BY o.due_at, o.id
+        LIMIT 1) AS next
+    WHERE b.run_id = next.id
 )
 SELECT claim_id, refusal FROM seen
 

@@ -81,7 +81,7 @@ def _columns(state: str, now: datetime) -> dict[str, Any]:
     return {**columns, "finished_at": now}
 
 
-class _Everything(Ownership):
+class Everything(Ownership):
     """Owns all shards without asking, for a real one would say that the database's clock is far off."""
 
     def hold(self, connection: Connection, now: datetime) -> list[int]:
@@ -89,7 +89,7 @@ class _Everything(Ownership):
 
 
 def _tick() -> Tick:
-    everything = _Everything("tick", shard_count=256, wanted=range(256), lease_s=6, ignore=True)
+    everything = Everything("tick", shard_count=256, wanted=range(256), lease_s=6, ignore=True)
     return Tick(everything, look_ahead_s=LOOK_AHEAD_S, batch=1000)
 
 

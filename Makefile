@@ -10,7 +10,7 @@ up: $(STAMP)
 	@exec $(BIN)/python manage.py up
 
 test: check
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m tests.run $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

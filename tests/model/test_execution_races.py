@@ -139,6 +139,7 @@ class World:
     def set_up(self) -> Sequence[Actor]:
         self.snapshot.restore()
         self.broker.given.clear()
+        self.relay = make_relay(self.broker)  # it remembers releases of which it has not heard
         actors = [act(self) for act in self.acts]
         for number, actor in enumerate(actors):
             actor.name = f"{number} {actor.name}"
@@ -413,10 +414,14 @@ def build(
         other=other,
         tenant=Tenant.objects.get(id=TENANT),
         sweep=sweep,
-        relay=Relay(Everything("relay", shard_count=256, wanted=range(256), lease_s=6, ignore=True), broker),
+        relay=make_relay(broker),
         broker=broker,
         held=held,
     )
+
+
+def make_relay(broker: Notebook) -> Relay:
+    return Relay(Everything("relay", shard_count=256, wanted=range(256), lease_s=6, ignore=True), broker)
 
 
 def _second_run(ledger: HandMadeLedger, *, overlap: str, parked: bool) -> None:

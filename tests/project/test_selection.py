@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import run
 from tests.support.processes import REPOSITORY, product_environ
 
 NEEDS_CHROMIUM = """
@@ -48,3 +49,10 @@ def test_lack_is_counted_and_fails_under_ci(
     )
     assert done.returncode == code, done.stdout + done.stderr
     assert line in done.stdout + done.stderr
+
+
+def test_the_two_lanes_have_every_test_file_between_them() -> None:
+    rooms = {path.name for path in run.rooms()}
+    files = (REPOSITORY / "tests").rglob("test_*.py")
+    assert {path.relative_to(REPOSITORY / "tests").parts[0] for path in files} == rooms
+    assert set(run.WAITING) < rooms

@@ -1,4 +1,4 @@
-"""Runs: lists, one run with its attempts; cancelling, redriving and dismissing."""
+"""Runs: lists, one run with its attempts; cancelling, redriving, dismissing and reconciling."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from rest_framework.response import Response
 
 from api.authentication import actor_of
 from api.pagination import MAX_PAGE_SIZE, page
-from api.views import RunView, ScheduleView, TenantView, body_of, refuse_unknown
+from api.views import RunView, ScheduleView, TenantView, body_of, read_body, refuse_unknown
 from scheduler import operations, queries
 from scheduler.core.states import State
 from scheduler.definitions import rfc3339
@@ -114,6 +114,7 @@ class RunOutput(serializers.Serializer[Occurrence]):
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
     dismissed_at = serializers.DateTimeField(allow_null=True)
+    reconciled_at = serializers.DateTimeField(allow_null=True)
     cancel_requested_at = serializers.DateTimeField(allow_null=True)
     progress = serializers.JSONField(allow_null=True)
     coalesced = serializers.IntegerField()
@@ -243,6 +244,23 @@ class RunRedrive(RunView):
         attempts; 409 with the state when it did not fail."""
         refuse_unknown(body_of(request), ())
         operations.redrive_run(self.tenant, run_id, actor=actor_of(request))
+        return Response(RunDetailOutput(queries.run(self.tenant, run_id)).data, status=202)
+
+
+class ReconcileBody(serializers.Serializer[Any]):
+    outcome = serializers.ChoiceField(["succeeded", "failed", "retry"])
+    note = serializers.CharField(default="", allow_blank=True, max_length=2000)
+
+
+class RunReconcile(RunView):
+    roles = {"POST": Role.OPERATOR}
+
+    @extend_schema(operation_id="reconcile_run", request=ReconcileBody, responses={202: RunDetailOutput})
+    def post(self, request: Request, run_id: UUID) -> Response:
+        """Say how a run of unknown outcome ended, or have it tried again; 409 with the state when its outcome
+        is not unknown. The note goes into the audit log."""
+        body = read_body(ReconcileBody, request)
+        operations.reconcile_run(self.tenant, run_id, **body, actor=actor_of(request))
         return Response(RunDetailOutput(queries.run(self.tenant, run_id)).data, status=202)
 
 

@@ -17,7 +17,7 @@ from api.idempotency import answer_once, key_of
 from api.instants import InstantOutput, PreviewOutput, PreviewQuery, shown
 from api.pagination import page
 from api.runs import PAGE_PARAMETERS, RunOutput
-from api.views import ScheduleView, TenantView, body_of, refuse_unknown
+from api.views import ScheduleView, TenantView, body_of, read_body, validated
 from scheduler import definitions, operations, queries
 from scheduler.backfill import Backfill, backfill_schedule
 from scheduler.explain import Explanation, explain
@@ -102,20 +102,8 @@ class ExplainQuery(serializers.Serializer[Any]):
     at = serializers.DateTimeField(required=False, help_text="RFC 3339; by default now.")
 
 
-def read_body(serializer: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
-    return _validated(serializer, body_of(request))
-
-
 def read_query(serializer: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
-    return _validated(serializer, request.query_params)
-
-
-def _validated(serializer: type[serializers.Serializer[Any]], given: Any) -> dict[str, Any]:
-    reading = serializer(data=given)
-    refuse_unknown(given, reading.fields)
-    reading.is_valid(raise_exception=True)
-    values: dict[str, Any] = reading.validated_data
-    return values
+    return validated(serializer, request.query_params)
 
 
 def expected_revision(request: Request) -> int | None:

@@ -29,6 +29,7 @@ urlpatterns = [
     path("runs/<uuid:run_id>", runs.Run.as_view(), name="run"),
     path("runs/<uuid:run_id>/cancel", runs.RunCancel.as_view(), name="run-cancel"),
     path("runs/<uuid:run_id>/redrive", runs.RunRedrive.as_view(), name="run-redrive"),
+    path("runs/<uuid:run_id>/reconcile", runs.RunReconcile.as_view(), name="run-reconcile"),
     path("runs/<uuid:run_id>/dismiss", runs.RunDismiss.as_view(), name="run-dismiss"),
     path("calendars", calendars.Calendars.as_view(), name="calendars"),
     path("calendars/<uuid:calendar_id>", calendars.OneCalendar.as_view(), name="calendar"),

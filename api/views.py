@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 from uuid import UUID
 
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -67,3 +68,15 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     ]
     if errors:
         raise ValidationFailed(*errors)
+
+
+def read_body(serializer: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
+    return validated(serializer, body_of(request))
+
+
+def validated(serializer: type[serializers.Serializer[Any]], given: Any) -> dict[str, Any]:
+    reading = serializer(data=given)
+    refuse_unknown(given, reading.fields)
+    reading.is_valid(raise_exception=True)
+    values: dict[str, Any] = reading.validated_data
+    return values

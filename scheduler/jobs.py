@@ -16,7 +16,8 @@ from uuid import UUID
 from celery import shared_task
 from celery.exceptions import Ignore
 
-from scheduler.errors import Cancelled, Drained, LeaseLost, PermanentError, RetryLater
+from scheduler.core.retry import UNSAFE
+from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
 from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
 from scheduler.worker.registry import Function, JobSpec, payload_schema
@@ -26,13 +27,14 @@ __all__ = [
     "Context",
     "Drained",
     "LeaseLost",
+    "NotStarted",
     "PermanentError",
     "Retry",
     "RetryLater",
     "job",
 ]
 
-SIDE_EFFECTS = ("idempotent", "fenced")
+SIDE_EFFECTS = ("idempotent", "fenced", UNSAFE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +62,18 @@ def job(
     against its signature when a schedule is saved. Calling the job with a context calls the function.
     `manage.py apply` makes it known as a target. Raises ValueError or TypeError for a job that cannot be.
 
+    `side_effects`: what becomes of an attempt that ends without a clear answer. `idempotent` and `fenced`
+    jobs are tried again, `unsafe_external` ones never by themselves: once begun, whatever is not a return, a
+    PermanentError or a NotStarted (which fails the run) leaves it UNKNOWN until a person says how it ended.
+
     `drains`: when its worker shuts down the job would rather stop than be waited for. Then
     `ctx.check_cancelled()` and `ctx.heartbeat()` raise Drained; another worker takes the run up with the
     `resume` that was last reported, and the attempt that was broken off is not counted.
     """
     if side_effects not in SIDE_EFFECTS:
         raise ValueError(f"job {name!r}: side_effects {side_effects!r} is none of {', '.join(SIDE_EFFECTS)}")
+    if drains and side_effects == UNSAFE:
+        raise ValueError(f"job {name!r}: an {UNSAFE} job is waited for, it cannot have drains=True")
 
     def decorate(function: Function) -> Any:
         spec = _spec(name, function, retry, timeout_s, side_effects, drains)

@@ -60,6 +60,11 @@ def claim_refused(reason: str, count: int = 1) -> None:
     CLAIMS_REFUSED.labels(reason).inc(count)
 
 
+def outcome_unknown(run: object, fence: int) -> None:
+    """An effect that must not happen twice may have happened: a person has to find out."""
+    alert("outcome_unknown", run=str(run), fence=fence)
+
+
 def stale(run: object, fence: int) -> None:
     STALE_COMPLETIONS.inc()
     _log.warning("stale", run=str(run), fence=fence)

@@ -45,6 +45,20 @@ DISMISS = Operation(
 )
 
 
+def _reconcile(label: str, outcome: str, question: str) -> Operation:
+    def apply(row: Any, actor: Any) -> object:
+        return operations.reconcile_run(row.tenant, row.pk, outcome, actor=actor)
+
+    return Operation(label=label, question=question, apply=apply)
+
+
+RECONCILE = {
+    "succeeded": _reconcile("It succeeded", "succeeded", "Record that these runs took effect?"),
+    "failed": _reconcile("It failed", "failed", "Record that these runs had no effect, and leave them so?"),
+    "retry": _reconcile("Try again", "retry", "Try these runs again? Their effect must not have happened."),
+}
+
+
 @admin.register(Occurrence)
 class RunAdmin(ReadOnlyAdmin):
     list_display = ["due_at", "schedule", "tenant", "state_label", "attempt_count", "finished_at"]
@@ -52,8 +66,8 @@ class RunAdmin(ReadOnlyAdmin):
     search_fields = ["id"]
     search_help_text = "A run's id, a schedule's id, or a tenant's slug"
     ordering = ["-due_at", "-id"]
-    actions = ["cancel", "redrive", "dismiss"]
-    actions_detail = ["cancel_one", "redrive_one", "dismiss_one"]
+    actions = ["cancel", "redrive", "dismiss", "succeeded", "failed", "retry"]
+    actions_detail = ["cancel_one", "redrive_one", "dismiss_one", "succeeded_one", "failed_one", "retry_one"]
     readonly_fields = ["state_label", "why", "attempts"]
     fieldsets = [
         (None, {"fields": ["state_label", "why", "attempts"]}),
@@ -64,8 +78,8 @@ class RunAdmin(ReadOnlyAdmin):
             {
                 "fields": [
                     "state", "wait_reason", "skip_reason", "generation", "fence", "overdue", "coalesced",
-                    "cancel_requested_at", "attempts_forgiven", "dismissed_at", "late_writes_refused",
-                    "tzdata_version", "result", "error", "progress",
+                    "cancel_requested_at", "attempts_forgiven", "dismissed_at", "reconciled_at",
+                    "late_writes_refused", "tzdata_version", "result", "error", "progress",
                 ]
             },
         ),
@@ -127,6 +141,30 @@ class RunAdmin(ReadOnlyAdmin):
     @action(description="Dismiss", permissions=["operate"], url_path="dismiss")
     def dismiss_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.confirmed_one(request, DISMISS, object_id)
+
+    @action(description="Reconcile: it succeeded", permissions=["operate"])
+    def succeeded(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self.confirmed(request, RECONCILE["succeeded"])
+
+    @action(description="Reconcile: it succeeded", permissions=["operate"], url_path="succeeded")
+    def succeeded_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.confirmed_one(request, RECONCILE["succeeded"], object_id)
+
+    @action(description="Reconcile: it failed", permissions=["operate"])
+    def failed(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self.confirmed(request, RECONCILE["failed"])
+
+    @action(description="Reconcile: it failed", permissions=["operate"], url_path="failed")
+    def failed_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.confirmed_one(request, RECONCILE["failed"], object_id)
+
+    @action(description="Reconcile: try again", permissions=["operate"])
+    def retry(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self.confirmed(request, RECONCILE["retry"])
+
+    @action(description="Reconcile: try again", permissions=["operate"], url_path="retry")
+    def retry_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return self.confirmed_one(request, RECONCILE["retry"], object_id)
 
 
 def find(runs: QuerySet[Any], term: str) -> QuerySet[Any]:

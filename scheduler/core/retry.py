@@ -7,6 +7,9 @@ from uuid import UUID
 
 from scheduler.core.states import State
 
+# The class of targets whose effect must not happen twice: without a clear answer it is not tried again.
+UNSAFE = "unsafe_external"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
@@ -43,12 +46,17 @@ def after_failure(
     *,
     run_id: UUID,
     attempt: int,
+    side_effects: str,
     permanent: bool = False,
     asked_delay_s: float | None = None,
 ) -> Decision:
-    """FAILED when permanent, DEAD_LETTERED when attempts are used up, else RETRY_WAIT with its delay."""
+    """FAILED when permanent, UNKNOWN when an effect may have happened that must not happen twice,
+    DEAD_LETTERED when attempts are used up, else RETRY_WAIT with its delay.
+    """
     if permanent:
         return Decision(state=State.FAILED)
+    if side_effects == UNSAFE:
+        return Decision(state=State.UNKNOWN)
     if attempt >= policy.max_attempts:
         return Decision(state=State.DEAD_LETTERED)
     if asked_delay_s is not None:

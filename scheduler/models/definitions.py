@@ -24,6 +24,7 @@ class TargetKind(models.TextChoices):
 class SideEffects(models.TextChoices):
     IDEMPOTENT = "idempotent"
     FENCED = "fenced"
+    UNSAFE_EXTERNAL = "unsafe_external"
 
 
 class Target(models.Model):

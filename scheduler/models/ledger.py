@@ -45,6 +45,7 @@ class Occurrence(models.Model):
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     dismissed_at = models.DateTimeField(null=True)
+    reconciled_at = models.DateTimeField(null=True)
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
     progress = models.JSONField(null=True)

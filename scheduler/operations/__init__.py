@@ -17,7 +17,7 @@ from scheduler.operations.editing import (
     zone_rules,
 )
 from scheduler.operations.lifecycle import delete_schedule, pause_schedule, resume_schedule
-from scheduler.operations.runs import cancel_run, dismiss_run, redrive_run, trigger_schedule
+from scheduler.operations.runs import cancel_run, dismiss_run, reconcile_run, redrive_run, trigger_schedule
 from scheduler.operations.timeline import settle, what_is_ahead
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "dismiss_run",
     "edit_schedule",
     "pause_schedule",
+    "reconcile_run",
     "redrive_run",
     "reread",
     "resume_schedule",

@@ -1,4 +1,4 @@
-"""Runs asked for, cancelled, redriven and dismissed."""
+"""Runs asked for, cancelled, redriven, dismissed and reconciled."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,11 +8,9 @@ from uuid import UUID
 from django.db import transaction
 
 from scheduler.core import identity
+from scheduler.core.states import State
 from scheduler.errors import Conflict, FieldError, NotFound, ValidationFailed
-from scheduler.models import (
-    Occurrence,
-    Overlap,
-)
+from scheduler.models import Occurrence, Overlap
 from scheduler.operations.audit import record_change
 from scheduler.operations.editing import current_of
 from scheduler.operations.timeline import lock_schedule, new_run_id, refuse_cancelled
@@ -25,6 +23,7 @@ from tenants.models import Tenant
 from tenants.operations import Actor, record
 
 SAME_REQUEST_WITHIN: Final = timedelta(minutes=10)
+_RECONCILED: Final = {"succeeded": State.SUCCEEDED, "failed": State.FAILED, "retry": State.PENDING}
 
 
 @transaction.atomic
@@ -122,6 +121,40 @@ def dismiss_run(tenant: Tenant, run_id: UUID, *, actor: Actor) -> Occurrence:
     if run.dismissed_at is not None:
         return run
     return _move_failed(tenant, run_id, schedules.dismiss, "dismiss", actor=actor)
+
+
+@transaction.atomic
+def reconcile_run(tenant: Tenant, run_id: UUID, outcome: str, *, note: str = "", actor: Actor) -> Occurrence:
+    """Say how a run of unknown outcome ended: `succeeded`, `failed`, or `retry` to have it tried again.
+
+    Raises ValidationFailed for another outcome, and Conflict when the run's outcome is not unknown.
+    """
+    connection, run = raw_connection(), _find_run(tenant, run_id)
+    state = _RECONCILED.get(outcome)
+    if state is None:
+        detail = f"expected one of {', '.join(_RECONCILED)}."
+        raise ValidationFailed(FieldError(field="outcome", code="invalid_choice", detail=detail))
+    key = schedules.RunKey(run.due_at, run.id)
+    if state is State.PENDING:
+        refuse_cancelled(lock_schedule(tenant, run.schedule_id))
+    if run.slotted:
+        schedules.lock_slot(connection, run.schedule_id)
+    schedules.lock_run(connection, key)
+    if not schedules.reconcile(connection, key, state):
+        found = _find_run(tenant, run_id).state
+        raise Conflict(f"The run is {found}: only an unknown outcome can be reconciled.", state=found)
+    wake(connection, [run.schedule_id])
+    record(
+        actor,
+        "run.reconcile",
+        tenant=tenant,
+        at=database_time(),
+        subject_kind="run",
+        subject_id=run.id,
+        before={"state": State.UNKNOWN},
+        after={"state": state, "note": note},
+    )
+    return _find_run(tenant, run_id)
 
 
 def _move_failed(

@@ -7,7 +7,7 @@ from datetime import datetime
 from scheduler import telemetry
 from scheduler.core import breaker
 from scheduler.core.retry import RetryPolicy, after_failure
-from scheduler.core.states import AttemptOutcome
+from scheduler.core.states import AttemptOutcome, State
 from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
 from scheduler.store import claims, rest, sessions, sweep
@@ -106,6 +106,8 @@ class Sweep:
         fault_point("sweep.after_commit")
         for run in ended.values():
             telemetry.LEASES_EXPIRED.inc()
+            if run.state is State.UNKNOWN:
+                telemetry.outcome_unknown(run.run_id, run.fence)
             telemetry.trouble(
                 "attempt_" + _OUTCOMES[guard], run=str(run.run_id), fence=run.fence, now=run.state
             )
@@ -132,7 +134,12 @@ _TEXTS: dict[Guard, str] = {
 
 
 def _ending(orphan: Orphan, guard: Guard) -> Ending:
-    decision = after_failure(RetryPolicy.of(orphan.retry), run_id=orphan.run_id, attempt=orphan.tries)
+    decision = after_failure(
+        RetryPolicy.of(orphan.retry),
+        run_id=orphan.run_id,
+        attempt=orphan.tries,
+        side_effects=orphan.side_effects,
+    )
     return Ending(
         run_id=orphan.run_id,
         due_at=orphan.due_at,

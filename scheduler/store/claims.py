@@ -58,6 +58,7 @@ class Claimed:
     timeout_s: int
     cancel_grace_s: int
     resume: Any
+    side_effects: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,21 +149,32 @@ def end_attempts(connection: Connection, endings: Sequence[Ending], *, guard: Gu
 
     An absent fence was void.
     """
+    more = {"delays": [ending.delay_s for ending in endings], "guard": guard}
+    return _end(connection, "end_attempts", endings, more)
+
+
+def resolve_unknown(connection: Connection, endings: Sequence[Ending]) -> dict[int, Ended]:
+    """Runs, locked, of which nobody knew how they ended, and whose last holder comes late and knows.
+
+    By fence, what did change. It resolves what is UNKNOWN under its own fence, as success or failure.
+    """
+    return _end(connection, "resolve_unknown", endings, {})
+
+
+def _end(
+    connection: Connection, statement: str, endings: Sequence[Ending], more: dict[str, Any]
+) -> dict[int, Ended]:
+    parameters = {
+        "run_ids": [e.run_id for e in endings],
+        "due": [e.due_at for e in endings],
+        "fences": [e.fence for e in endings],
+        "states": [e.state for e in endings],
+        "outcomes": [e.outcome for e in endings],
+        "results": [None if e.result is None else Jsonb(e.result) for e in endings],
+        "errors": [None if e.error is None else Jsonb(e.error) for e in endings],
+    }
     with cursor(connection, class_row(Ended)) as rows:
-        rows.execute(
-            SQL["end_attempts"],
-            {
-                "run_ids": [e.run_id for e in endings],
-                "due": [e.due_at for e in endings],
-                "fences": [e.fence for e in endings],
-                "states": [e.state for e in endings],
-                "outcomes": [e.outcome for e in endings],
-                "results": [None if e.result is None else Jsonb(e.result) for e in endings],
-                "errors": [None if e.error is None else Jsonb(e.error) for e in endings],
-                "delays": [e.delay_s for e in endings],
-                "guard": guard,
-            },
-        )
+        rows.execute(SQL[statement], {**parameters, **more})
         ended = {row.fence: row for row in rows}
     waited_for = {
         one.schedule_id

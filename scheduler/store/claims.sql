@@ -97,10 +97,11 @@ SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by,
        o.attempt_count AS attempt, o.attempt_count - o.attempts_forgiven AS tries, o.schedule_id, o.revision,
        o.origin_key, o.overlap <> 'allow' AS slotted, r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
        t.slug AS tenant, r.target_name AS target, r.payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
-       o.progress->'resume' AS resume
+       o.progress->'resume' AS resume, g.side_effects
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+JOIN target g ON g.id = r.target_id
 JOIN tenant t ON t.id = o.tenant_id
 WHERE l.claim_id = ANY(%(claim_ids)s)
 
@@ -108,7 +109,7 @@ WHERE l.claim_id = ANY(%(claim_ids)s)
 -- The end of attempts, whoever writes it: the holder, or the sweep where the session is dead or the time limit
 -- has passed. The lease row is the fence: no lease with this fence, no effect. A holder whose session has run out
 -- still ends what nobody has taken from it: both delete the same row, and one of them finds it.
--- A cancelled run ends as CANCELLED unless it succeeded all the same. One that a draining worker hands back is
+-- A cancelled run ends as CANCELLED unless it succeeded all the same, or nobody knows whether it did. One that a draining worker hands back is
 -- QUEUED again at once: it keeps its slot, a new generation announces it, and its attempt is not counted.
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
@@ -140,7 +141,7 @@ WITH moment AS MATERIALIZED (
         result = n.result, error = n.error
     FROM moment m, (
         SELECT e.run_id, e.due_at, e.fence, e.result, e.error, e.delay_s,
-               CASE WHEN c.cancel_requested_at IS NOT NULL AND e.state <> 'SUCCEEDED'
+               CASE WHEN c.cancel_requested_at IS NOT NULL AND e.state NOT IN ('SUCCEEDED', 'UNKNOWN')
                     THEN 'CANCELLED' ELSE e.state END AS state,
                CASE WHEN c.cancel_requested_at IS NOT NULL AND e.outcome = 'superseded'
                     THEN 'cancelled' ELSE e.outcome END AS outcome
@@ -178,6 +179,44 @@ WITH moment AS MATERIALIZED (
     WHERE b.run_id = next.id
 )
 SELECT id AS run_id, fence, state FROM ended
+
+-- name: resolve_unknown
+-- The one late write that is taken: under the last fence of a run of which nobody knew how it ended, by whoever
+-- held it then and does know. The attempt gets the outcome that it had.
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), answer AS (
+    SELECT * FROM unnest(
+        %(run_ids)s::uuid[], %(due)s::timestamptz[], %(fences)s::bigint[], %(states)s::text[],
+        %(outcomes)s::text[], %(results)s::jsonb[], %(errors)s::jsonb[]
+    ) AS a(run_id, due_at, fence, state, outcome, result, error)
+), resolved AS (
+    UPDATE occurrence o
+    SET state = a.state, finished_at = m.now, reconciled_at = m.now, result = a.result, error = a.error
+    FROM answer a, moment m
+    WHERE o.due_at = a.due_at AND o.id = a.run_id AND o.state = 'UNKNOWN' AND o.fence = a.fence
+      AND a.state IN ('SUCCEEDED', 'FAILED')
+    RETURNING o.id, o.due_at, o.fence, o.state, a.outcome, a.error
+), amended AS (
+    UPDATE attempt t
+    SET outcome = n.outcome, finished_at = m.now, error = n.error
+    FROM resolved n, moment m
+    WHERE t.due_at = n.due_at AND t.run_id = n.id AND t.fence = n.fence
+), freed AS (
+    UPDATE overlap_slot SET run_id = NULL, due_at = NULL
+    WHERE run_id IN (SELECT id FROM resolved)
+    RETURNING schedule_id
+), woken AS (
+    UPDATE outbox b SET dispatch_at = m.now
+    FROM moment m, freed f
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM occurrence o
+        WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+        ORDER BY o.due_at, o.id
+        LIMIT 1) AS next
+    WHERE b.run_id = next.id
+)
+SELECT id AS run_id, fence, state FROM resolved
 
 -- name: count_late_writes
 -- A write under a fence that is void changes nothing but this count.

@@ -45,13 +45,13 @@ GROUP BY a.due_at, a.run_id
 HAVING count(*) > 1
 
 -- name: success_without_attempt
--- I2: a run has succeeded if and only if the attempt under its newest fence has.
+-- I2: a run has succeeded if and only if the attempt under its newest fence has, or a person has said so.
 SELECT o.id::text AS subject,
        format('is %%s, but its attempt under fence %%s is recorded as %%s',
               o.state, coalesce(o.fence::text, 'none'), coalesce(a.outcome, 'open or absent')) AS detail
 FROM occurrence o
 LEFT JOIN attempt a ON a.due_at = o.due_at AND a.run_id = o.id AND a.fence = o.fence
-WHERE (o.state = 'SUCCEEDED') <> (coalesce(a.outcome, '') = 'succeeded')
+WHERE (o.state = 'SUCCEEDED') <> (coalesce(a.outcome, '') = 'succeeded') AND o.reconciled_at IS NULL
   AND o.due_at > coalesce(%(since)s::timestamptz, '-infinity') AND o.due_at <= %(until)s
 
 -- name: attempt_left_open
@@ -133,13 +133,16 @@ LEFT JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 WHERE o.id IS NULL OR o.state <> 'RUNNING' OR o.fence <> l.fence
 
 -- name: slot_not_given_back
--- I4: a run that has ended holds no slot; its schedule would skip for ever.
+-- I4: a run that has ended holds no slot; its schedule would skip for ever. One that waits holds none either,
+-- unless its outcome was unknown and it is to be tried again.
 SELECT s.run_id::text AS subject,
        format('holds the slot of schedule %%s, but is %%s', s.schedule_id, coalesce(o.state, 'absent')) AS detail
 FROM overlap_slot s
 LEFT JOIN occurrence o ON o.due_at = s.due_at AND o.id = s.run_id
 WHERE s.run_id IS NOT NULL
-  AND (o.id IS NULL OR o.state NOT IN ('QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'UNKNOWN'))
+  AND (o.id IS NULL
+       OR o.state NOT IN ('QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'UNKNOWN')
+          AND NOT (o.state = 'PENDING' AND o.attempts_forgiven > 0))
 
 -- name: attempts_miscounted
 -- I8: the counter that the limit is checked against is the number of attempts, less those that draining workers

@@ -86,6 +86,14 @@ def redrive(connection: Connection, run: RunKey) -> bool:
     return connection.execute(SQL["redrive"], {"due_at": run.due_at, "id": run.id}).fetchone() is not None
 
 
+def reconcile(connection: Connection, run: RunKey, state: State) -> bool:
+    """Whether the run, which the caller has locked after its slot, was UNKNOWN and is now `state`: SUCCEEDED,
+    FAILED, or PENDING to be tried again.
+    """
+    parameters = {"due_at": run.due_at, "id": run.id, "state": state}
+    return connection.execute(SQL["reconcile"], parameters).fetchone() is not None
+
+
 def dismiss(connection: Connection, run: RunKey) -> bool:
     """Whether the run, which the caller has locked, had failed for good and was not dismissed yet."""
     return connection.execute(SQL["dismiss"], {"due_at": run.due_at, "id": run.id}).fetchone() is not None

@@ -96,7 +96,8 @@ WITH moment AS MATERIALIZED (
 ), redriven AS (
     UPDATE occurrence o
     SET state = 'PENDING', wait_reason = 'due', dispatch_at = m.now, attempts_forgiven = o.attempt_count,
-        finished_at = NULL, dismissed_at = NULL, cancel_requested_at = NULL, result = NULL, error = NULL
+        finished_at = NULL, dismissed_at = NULL, reconciled_at = NULL, cancel_requested_at = NULL,
+        result = NULL, error = NULL
     FROM moment m
     WHERE o.due_at = %(due_at)s AND o.id = %(id)s AND o.state IN ('FAILED', 'DEAD_LETTERED')
     RETURNING o.id, o.due_at, o.shard, o.dispatch_at, o.generation
@@ -104,6 +105,43 @@ WITH moment AS MATERIALIZED (
 INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
 SELECT dispatch_at, id, due_at, shard, generation + 1 FROM redriven
 RETURNING run_id
+
+-- name: reconcile
+-- A locked run of which nobody knew how it ended: a person says it. The slot, locked too, is given on, except by a
+-- run that is to be tried again: it keeps its place, and has a whole budget of attempts.
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now, %(state)s::text AS state, %(state)s::text = 'PENDING' AS again
+), told AS (
+    UPDATE occurrence o
+    SET state = m.state,
+        finished_at = CASE WHEN NOT m.again THEN m.now END,
+        reconciled_at = CASE WHEN NOT m.again THEN m.now END,
+        wait_reason = CASE WHEN m.again THEN 'due' END,
+        dispatch_at = CASE WHEN m.again THEN m.now ELSE o.dispatch_at END,
+        attempts_forgiven = CASE WHEN m.again THEN o.attempt_count ELSE o.attempts_forgiven END,
+        cancel_requested_at = CASE WHEN NOT m.again THEN o.cancel_requested_at END,
+        error = CASE WHEN m.state = 'FAILED' THEN o.error END
+    FROM moment m
+    WHERE o.due_at = %(due_at)s AND o.id = %(id)s AND o.state = 'UNKNOWN'
+    RETURNING o.id, o.due_at, o.shard, o.dispatch_at, o.generation, o.state
+), agenda AS (
+    INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
+    SELECT dispatch_at, id, due_at, shard, generation + 1 FROM told WHERE state = 'PENDING'
+), freed AS (
+    UPDATE overlap_slot SET run_id = NULL, due_at = NULL
+    WHERE run_id IN (SELECT id FROM told WHERE state <> 'PENDING')
+    RETURNING schedule_id
+), woken AS (
+    UPDATE outbox b SET dispatch_at = m.now
+    FROM moment m, freed f
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM occurrence o
+        WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+        ORDER BY o.due_at, o.id
+        LIMIT 1) AS next
+    WHERE b.run_id = next.id
+)
+SELECT id FROM told
 
 -- name: dismiss
 UPDATE occurrence o SET dismissed_at = clock_timestamp()

@@ -25,6 +25,7 @@ class Orphan:
     fixed_delay: bool
     tries: int
     retry: dict[str, Any]
+    side_effects: str
 
 
 def dead_leases(connection: Connection, *, limit: int) -> list[Orphan]:

@@ -3,11 +3,13 @@
 -- name: dead_leases
 -- Runs whose holder's session is over, or that no session holds; the oldest first.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
-       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
+       g.side_effects
 FROM lease l
 LEFT JOIN session s ON s.id = l.session_id
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+JOIN target g ON g.id = r.target_id
 WHERE s.id IS NULL OR s.expires_at <= clock_timestamp()
 ORDER BY l.granted_at
 LIMIT %(limit)s
@@ -16,10 +18,12 @@ LIMIT %(limit)s
 -- Runs past their time limit and grace: threads cannot be killed, their fences can. Those of dead sessions are
 -- left to the way back, which is limited.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
-       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
+       g.side_effects
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+JOIN target g ON g.id = r.target_id
 WHERE l.ends_by <= clock_timestamp()
   AND EXISTS (SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > clock_timestamp())
 ORDER BY l.ends_by

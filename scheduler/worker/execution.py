@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from scheduler.core.identity import idempotency_key, sub_key
-from scheduler.core.retry import Decision, RetryPolicy, after_failure
+from scheduler.core.retry import UNSAFE, Decision, RetryPolicy, after_failure
 from scheduler.core.states import AttemptOutcome, State
-from scheduler.errors import Cancelled, Drained, LeaseLost, PermanentError, RetryLater
+from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
 from scheduler.store.claims import Claimed, Ending
 from scheduler.worker.registry import JobSpec
 
@@ -116,16 +116,22 @@ def _failure(held: Held, spec: JobSpec, error: BaseException) -> Ending:
 
 def _verdict(held: Held, spec: JobSpec, error: BaseException) -> tuple[AttemptOutcome, Decision]:
     claimed = held.claimed
+    unsafe = claimed.side_effects == UNSAFE
     if isinstance(error, Cancelled) and held.cancelled.is_set():
-        return AttemptOutcome.CANCELLED, Decision(state=State.CANCELLED)
+        return AttemptOutcome.CANCELLED, Decision(state=State.UNKNOWN if unsafe else State.CANCELLED)
     if isinstance(error, Drained) and held.draining.is_set():
         return AttemptOutcome.SUPERSEDED, Decision(state=State.QUEUED)
+    # Of an unsafe effect only the job itself can say that it has not happened.
+    final: tuple[type[BaseException], ...] = (PermanentError, NotStarted)
+    if not unsafe:
+        final = (PermanentError, *spec.non_retryable)
     outcome = AttemptOutcome.LOST if isinstance(error, LeaseLost) else AttemptOutcome.FAILED
     decision = after_failure(
         RetryPolicy.of(claimed.retry),
         run_id=claimed.run_id,
         attempt=claimed.tries,
-        permanent=isinstance(error, (PermanentError, *spec.non_retryable)),
+        side_effects=claimed.side_effects,
+        permanent=isinstance(error, final),
         asked_delay_s=error.after if isinstance(error, RetryLater) else None,
     )
     return outcome, decision

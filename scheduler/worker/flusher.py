@@ -133,9 +133,9 @@ class Flusher(threading.Thread):
         refused = [ending for ending in endings if ending.fence not in accepted]
         if refused:
             accepted |= claims.already_ended(connection, refused)
-            claims.count_late_writes(
-                connection, [ending for ending in refused if ending.fence not in accepted]
-            )
+            late = [ending for ending in refused if ending.fence not in accepted]
+            accepted |= set(claims.resolve_unknown(connection, late))
+            claims.count_late_writes(connection, [ending for ending in late if ending.fence not in accepted])
         fault_point("worker.after_complete_sql")
         return accepted
 

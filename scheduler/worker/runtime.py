@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 from scheduler import telemetry
-from scheduler.core.states import Refusal
+from scheduler.core.states import Refusal, State
 from scheduler.store import claims
 from scheduler.store.claims import Claim, Claimed
 from scheduler.store.sessions import Load
@@ -88,6 +88,8 @@ class Worker:
                 self._held.pop(claim_id, None)
             if not accepted:
                 telemetry.stale(held.claimed.run_id, held.claimed.fence)
+            elif ending.state is State.UNKNOWN:
+                telemetry.outcome_unknown(held.claimed.run_id, held.claimed.fence)
 
         self._flusher.submit(EndWish(ending=ending, answer=written))
         return error

@@ -19,5 +19,6 @@ urlpatterns = [
     path("runs/<uuid:run_id>", runs.detail, name="run"),
     path("runs/<uuid:run_id>/cancel", runs.cancel, name="cancel_run"),
     path("runs/<uuid:run_id>/redrive", runs.redrive, name="redrive_run"),
+    path("runs/<uuid:run_id>/reconcile", runs.reconcile, name="reconcile_run"),
     path("runs/<uuid:run_id>/dismiss", runs.dismiss, name="dismiss_run"),
 ]

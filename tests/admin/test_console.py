@@ -226,6 +226,19 @@ def test_failed_runs_are_dismissed_and_redriven(scene: Scene, operator: Client) 
     assert {run.state for run in failed} == {State.PENDING}
 
 
+@pytest.mark.parametrize(
+    ("verb", "state"),
+    [("succeeded", State.SUCCEEDED), ("failed", State.FAILED), ("retry", State.PENDING)],
+)
+def test_unknown_outcomes_are_reconciled(verb: str, state: State, scene: Scene, operator: Client) -> None:
+    run = make_run(make_schedule(scene.acme), State.UNKNOWN, outcomes=("lost",))
+    operator.post(f"{RUNS}{run.pk}/{verb}/", {"confirmed": "1"})
+    run.refresh_from_db()
+    assert run.state == state
+    entry = AuditEntry.objects.get(action="run.reconcile")
+    assert (entry.before, entry.after["state"]) == ({"state": "UNKNOWN"}, state)
+
+
 def test_read_only_staff_look_and_do_not_touch(scene: Scene, reader: Client) -> None:
     schedule = make_schedule(scene.acme)
     run = make_run(schedule, State.QUEUED)

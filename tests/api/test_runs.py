@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 from scheduler.models import Attempt, Occurrence, Schedule
 from scheduler.operations import trigger_schedule
 from scheduler.orm import database_time
-from tenants.models import Tenant
+from tenants.models import AuditEntry, Tenant
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -199,3 +199,39 @@ class TestRedriveAndDismiss:
     def test_what_did_not_fail_is_not_dismissed(self, alice: APIClient, schedule: Schedule) -> None:
         answer = alice.post(f"{RUNS}/{ask(schedule).id}/dismiss")
         assert (answer.status_code, answer.json()["state"]) == (409, "PENDING")
+
+
+class TestReconcile:
+    @pytest.fixture
+    def unknown(self, schedule: Schedule) -> Occurrence:
+        run = ask(schedule)
+        attempt = start(run)
+        Attempt.objects.filter(fence=attempt.fence).update(outcome="lost", finished_at=database_time())
+        Occurrence.objects.filter(id=run.id).update(state="UNKNOWN")
+        return run
+
+    @pytest.mark.parametrize(
+        ("outcome", "state"), [("succeeded", "SUCCEEDED"), ("failed", "FAILED"), ("retry", "PENDING")]
+    )
+    def test_a_person_says_how_it_ended(
+        self, outcome: str, state: str, alice: APIClient, unknown: Occurrence
+    ) -> None:
+        body = {"outcome": outcome, "note": "the bank's statement says so"}
+        answer = alice.post(f"{RUNS}/{unknown.id}/reconcile", body)
+        assert (answer.status_code, answer.json()["state"]) == (202, state)
+        assert (answer.json()["reconciled_at"] is None) == (state == "PENDING")
+        entry = AuditEntry.objects.get(action="run.reconcile")
+        assert entry.after == {"state": state, "note": "the bank's statement says so"}
+        again = alice.post(f"{RUNS}/{unknown.id}/reconcile", body)
+        assert (again.status_code, again.json()["state"]) == (409, state)
+
+    def test_of_one_that_is_tried_again_the_attempts_so_far_are_forgiven(
+        self, alice: APIClient, unknown: Occurrence
+    ) -> None:
+        alice.post(f"{RUNS}/{unknown.id}/reconcile", {"outcome": "retry"})
+        unknown.refresh_from_db()
+        assert (unknown.attempt_count, unknown.attempts_forgiven) == (1, 1)
+
+    def test_another_outcome_is_refused_with_the_choices(self, alice: APIClient, unknown: Occurrence) -> None:
+        answer = alice.post(f"{RUNS}/{unknown.id}/reconcile", {"outcome": "perhaps"})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "outcome")

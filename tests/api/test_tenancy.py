@@ -20,8 +20,8 @@ pytestmark = pytest.mark.django_db
 # Routes without an id: what they show is the caller's own, or nobody's.
 OF_THE_CALLER = {"schedules", "draft-preview", "runs", "calendars"}
 PUBLIC = {"schema", "docs"}
-# What is refused, to its owner too, unless the run failed for good.
-OF_FAILED_RUNS = {"run-redrive", "run-dismiss"}
+# What is refused, to its owner too, unless the run failed for good, or nobody knows whether it did.
+OF_FAILED_RUNS = {"run-redrive": "FAILED", "run-dismiss": "FAILED", "run-reconcile": "UNKNOWN"}
 
 
 def api_routes() -> list[URLPattern]:
@@ -48,6 +48,7 @@ def verbs_of(route: URLPattern) -> list[str]:
 BODIES = {
     "schedule-backfill": '{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}',
     "calendar": '{"days": ["2026-12-26"]}',
+    "run-reconcile": '{"outcome": "failed"}',
 }
 
 WITH_ID = [route for route in api_routes() if ids_of(route)]
@@ -77,12 +78,12 @@ def url_of(tenant: Tenant, schedule: Schedule, calendar: Calendar) -> Any:
     return url
 
 
-def fail_the_run() -> None:
+def fail_the_run(state: str) -> None:
     """As its last attempt leaves it."""
     runs, now = Occurrence.objects.all(), database_time()
     runs.update(state="QUEUED", wait_reason=None, generation=1, queued_at=now)
     runs.update(state="RUNNING", fence=1, attempt_count=1, started_at=now)
-    runs.update(state="DEAD_LETTERED", finished_at=now)
+    runs.update(state=state, finished_at=None if state == "UNKNOWN" else now)
 
 
 def test_every_route_is_classified() -> None:
@@ -122,7 +123,7 @@ def test_a_viewer_reads_and_does_no_more(bob: APIClient, url_of: Any, name: str,
 @pytest.mark.parametrize(("name", "verb"), CALLS)
 def test_the_owner_is_let_through(alice: APIClient, url_of: Any, name: str, verb: str) -> None:
     if name in OF_FAILED_RUNS:
-        fail_the_run()
+        fail_the_run(OF_FAILED_RUNS[name])
     sent = BODIES.get(name, "{}")
     answer = alice.generic(verb, url_of(name), sent, content_type="application/json", HTTP_IF_MATCH='"1"')
     assert answer.status_code < 300, answer.content

@@ -1,9 +1,10 @@
 from uuid import UUID, uuid4
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.retry import RetryPolicy, after_failure, delay_s
+from scheduler.core.retry import UNSAFE, RetryPolicy, after_failure, delay_s
 from scheduler.core.states import State
 
 POLICIES = st.builds(
@@ -26,7 +27,7 @@ def test_jitter_stays_under_the_ceiling_and_is_the_same_everywhere(
 
 @given(POLICIES, st.uuids(), st.integers(1, 2000))
 def test_attempts_never_exceed_the_maximum(policy: RetryPolicy, run_id: UUID, attempt: int) -> None:
-    decision = after_failure(policy, run_id=run_id, attempt=attempt)
+    decision = after_failure(policy, run_id=run_id, attempt=attempt, side_effects="idempotent")
     assert (decision.state is State.RETRY_WAIT) == (attempt < policy.max_attempts)
     assert (decision.state is State.DEAD_LETTERED) == (attempt >= policy.max_attempts)
 
@@ -37,13 +38,25 @@ def test_jitter_spreads() -> None:
     assert max(delays) > 12  # uniform in [0, 16]
 
 
-def test_a_permanent_error_fails_at_once() -> None:
-    assert after_failure(RetryPolicy(), run_id=uuid4(), attempt=1, permanent=True).state is State.FAILED
+@pytest.mark.parametrize("side_effects", ["idempotent", UNSAFE])
+def test_a_permanent_error_fails_at_once(side_effects: str) -> None:
+    decision = after_failure(
+        RetryPolicy(), run_id=uuid4(), attempt=1, side_effects=side_effects, permanent=True
+    )
+    assert decision.state is State.FAILED
+
+
+@given(attempt=st.integers(1, 10))
+def test_an_unsafe_effect_is_never_tried_again(attempt: int) -> None:
+    decision = after_failure(RetryPolicy(), run_id=uuid4(), attempt=attempt, side_effects=UNSAFE)
+    assert (decision.state, decision.delay_s) == (State.UNKNOWN, None)
 
 
 def test_the_job_may_choose_the_delay_and_not_a_negative_one() -> None:
     for asked, given_s in ((90.0, 90.0), (-5.0, 0.0)):
-        decision = after_failure(RetryPolicy(), run_id=uuid4(), attempt=1, asked_delay_s=asked)
+        decision = after_failure(
+            RetryPolicy(), run_id=uuid4(), attempt=1, side_effects="fenced", asked_delay_s=asked
+        )
         assert (decision.state, decision.delay_s) == (State.RETRY_WAIT, given_s)
 
 

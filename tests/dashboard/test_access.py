@@ -33,6 +33,7 @@ ROUTES: dict[str, tuple[str, Role | None]] = {
     "run": ("GET", Role.VIEWER),
     "cancel_run": ("POST", Role.OPERATOR),
     "redrive_run": ("POST", Role.OPERATOR),
+    "reconcile_run": ("POST", Role.OPERATOR),
     "dismiss_run": ("POST", Role.OPERATOR),
 }
 GUARDED = [name for name, (_, role) in ROUTES.items() if role]

@@ -116,10 +116,36 @@ def test_what_failed_is_tried_again_or_dismissed(scene: Scene, alice: Client) ->
     assert (failed.state, failed.tries) == (State.PENDING, 0)
 
 
-@pytest.mark.parametrize("verb", ["redrive", "dismiss"])
+@pytest.mark.parametrize(
+    ("outcome", "state", "told"),
+    [
+        ("succeeded", State.SUCCEEDED, "Recorded: it succeeded."),
+        ("failed", State.FAILED, "Recorded: it failed."),
+        ("retry", State.PENDING, "It is tried again."),
+    ],
+)
+def test_an_unknown_outcome_is_settled_by_a_person(
+    outcome: str, state: State, told: str, scene: Scene, alice: Client
+) -> None:
+    run = make_run(make_schedule(scene.acme), State.UNKNOWN, outcomes=("lost",))
+    buttons = Document.of(alice.get(f"/runs/{run.id}")).texts("button")
+    assert {"It succeeded", "It failed", "It had no effect: try again"} <= set(buttons)
+    page = Document.of(alice.post(f"/runs/{run.id}/reconcile", {"outcome": outcome}, follow=True))
+    assert page.texts("p", class_="message") == [told]
+    run.refresh_from_db()
+    assert run.state == state
+
+
+def test_an_outcome_that_is_none_is_refused(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme), State.UNKNOWN, outcomes=("lost",))
+    page = Document.of(alice.post(f"/runs/{run.id}/reconcile", {"outcome": "perhaps"}, follow=True))
+    assert page.texts("p", class_="error")
+
+
+@pytest.mark.parametrize("verb", ["redrive", "dismiss", "reconcile"])
 def test_what_did_not_fail_is_left_alone(verb: str, scene: Scene, alice: Client) -> None:
     run = make_run(make_schedule(scene.acme))
-    page = Document.of(alice.post(f"/runs/{run.id}/{verb}", follow=True))
+    page = Document.of(alice.post(f"/runs/{run.id}/{verb}", {"outcome": "failed"}, follow=True))
     assert page.texts("p", class_="error")
 
 

@@ -341,6 +341,22 @@ def test_live_leases_are_untouched_until_their_time_is_up(
     assert connection.execute("SELECT outcome FROM attempt").fetchone() == ("timed_out",)
 
 
+@pytest.mark.parametrize("guard", ["lost", "timed_out"])
+def test_what_ends_at_an_unsafe_target_without_an_answer_is_unknown(
+    guard: str, ledger: HandMadeLedger, connection: Connection
+) -> None:
+    held_by_nobody(ledger)
+    connection.execute("UPDATE target SET side_effects = 'unsafe_external'")
+    if guard == "timed_out":
+        sessions.open_session(
+            connection, ledger.session_id, kind="worker", worker="host:1", capacity=1, length_s=30
+        )
+        connection.execute("UPDATE lease SET ends_by = clock_timestamp()")
+    assert run(sweep(), connection).counts[guard] == 1
+    assert states(connection) == {"UNKNOWN": 1}
+    assert connection.execute("SELECT outcome FROM attempt").fetchone() == (guard,)
+
+
 @pytest.mark.parametrize("begins_after_it", [False, True], ids=["the same sweep", "one that begins later"])
 def test_after_a_gap_of_all_sweeps_each_waits_a_session_length(
     begins_after_it: bool, ledger: HandMadeLedger, connection: Connection

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -182,6 +183,46 @@ def test_an_end_under_a_void_fence_changes_nothing(
     assert end(connection, ending(late)) is None
     assert connection.execute("SELECT state FROM occurrence").fetchone() == ("RETRY_WAIT",)
     assert connection.execute("SELECT outcome FROM attempt").fetchone() == ("lost",)
+
+
+UNSAFE = "UPDATE target SET side_effects = 'unsafe_external'"
+
+
+@pytest.mark.parametrize("state", [State.RETRY_WAIT, State.QUEUED])
+def test_the_database_refuses_to_repeat_an_unsafe_effect(
+    state: State, ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = take_queued(ledger, connection, session_id)
+    connection.execute(UNSAFE)
+    with pytest.raises(psycopg.errors.CheckViolation, match="not repeated by itself"):
+        end(connection, ending(held, state, delay_s=0.0))
+    assert end(connection, ending(held, State.UNKNOWN)) is State.UNKNOWN
+
+
+@pytest.mark.parametrize("known", [State.SUCCEEDED, State.FAILED])
+def test_an_unknown_outcome_is_resolved_under_the_last_fence_alone(
+    known: State, ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = take_queued(ledger, connection, session_id, overlap="skip")
+    slot = [held.schedule_id, held.run_id, held.due_at]
+    connection.execute("INSERT INTO overlap_slot VALUES (%s, %s, %s)", slot)
+    end(connection, ending(held, State.UNKNOWN, outcome=AttemptOutcome.LOST))
+    late = ending(held, known)
+    for other in (replace(late, fence=held.fence - 1), ending(held, State.UNKNOWN)):
+        assert claims.resolve_unknown(connection, [other]) == {}
+    assert connection.execute("SELECT run_id FROM overlap_slot").fetchone() == (held.run_id,)
+    assert claims.resolve_unknown(connection, [late])[held.fence].state == known
+    assert claims.resolve_unknown(connection, [late]) == {}
+    assert connection.execute("SELECT run_id FROM overlap_slot").fetchone() == (None,)
+    assert connection.execute("SELECT outcome FROM attempt").fetchone() == (late.outcome,)
+
+
+def test_a_cancellation_makes_no_answer_of_an_unknown_outcome(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = take_queued(ledger, connection, session_id)
+    connection.execute("UPDATE occurrence SET cancel_requested_at = clock_timestamp()")
+    assert end(connection, ending(held, State.UNKNOWN)) is State.UNKNOWN
 
 
 def test_a_holder_whose_time_is_up_ends_what_nobody_has_taken_from_it(

@@ -79,6 +79,12 @@ class Schedule:
             claims.lock(connection or self.connection, endings=[one])
             claims.end_attempts(connection or self.connection, [one], guard="holder")
 
+    def reconcile(self, run_id: UUID, answer: State) -> None:
+        with self.connection.transaction():
+            schedules.lock_slot(self.connection, self.ledger.schedule_id)
+            schedules.lock_run(self.connection, self.key(run_id))
+            assert schedules.reconcile(self.connection, self.key(run_id), answer)
+
     def cancel(self, run_id: UUID) -> None:
         with self.connection.transaction():
             schedules.lock_slot(self.connection, self.ledger.schedule_id)
@@ -117,6 +123,32 @@ def test_each_end_of_the_active_run_wakes_the_next(
         schedule.end(schedule.begin(first), end)
     schedule.round()
     assert schedule.states()[1] == "QUEUED"
+
+
+@pytest.mark.parametrize("answer", [State.SUCCEEDED, State.FAILED, State.PENDING])
+@pytest.mark.parametrize("policy", ["skip", "buffer_one", "buffer_all", "cancel_running"])
+def test_an_unknown_outcome_keeps_the_slot_until_somebody_says_how_it_ended(
+    policy: str, answer: State, schedule_of: Callable[[str], Schedule]
+) -> None:
+    schedule = schedule_of(policy)
+    first = schedule.come_due()
+    schedule.end(schedule.begin(first), State.UNKNOWN)
+    schedule.come_due()
+    waiting = "SKIPPED" if policy == "skip" else "PENDING"
+    assert schedule.states() == ["UNKNOWN", waiting]
+    assert not schedule.asked_to_stop(first)
+
+    schedule.reconcile(first, answer)
+    schedule.round()
+    if policy == "skip":
+        assert schedule.states() == ["QUEUED" if answer is State.PENDING else answer, "SKIPPED"]
+    elif (
+        answer is State.PENDING
+    ):  # it is not over and keeps its slot; where the newer one stops it, it is stopped
+        again = "CANCELLED" if policy == "cancel_running" else "QUEUED"
+        assert schedule.states() == [again, "PENDING"]
+    else:
+        assert schedule.states() == [answer, "QUEUED"]
 
 
 @pytest.mark.parametrize("policy", ["skip", "buffer_one", "buffer_all", "cancel_running"])

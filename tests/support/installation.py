@@ -37,6 +37,14 @@ from tenants.operations import Actor
 cancel_run(Tenant.objects.get(slug={tenant!r}), UUID({run!r}), actor=Actor(name="acceptance"))
 """
 
+_RECONCILE = """
+from uuid import UUID
+from scheduler.operations import reconcile_run
+from tenants.models import Tenant
+from tenants.operations import Actor
+reconcile_run(Tenant.objects.get(slug={tenant!r}), UUID({run!r}), {outcome!r}, actor=Actor(name="acceptance"))
+"""
+
 
 def recording(name: str, *, every_s: int = 1, seconds: float = 0.0, **fields: Any) -> dict[str, Any]:
     """A schedule of `demo.record`."""
@@ -93,6 +101,9 @@ class Installation:
 
     def cancel_run(self, run_id: UUID) -> None:
         self.command("shell", "-c", _CANCEL.format(tenant=TENANT, run=str(run_id)))
+
+    def reconcile_run(self, run_id: UUID, outcome: str) -> None:
+        self.command("shell", "-c", _RECONCILE.format(tenant=TENANT, run=str(run_id), outcome=outcome))
 
     def command(self, name: str, *arguments: str) -> str:
         """Run a command to its end; what it wrote."""

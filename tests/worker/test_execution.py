@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.core.identity import NOMINAL
 from scheduler.core.states import AttemptOutcome, State
-from scheduler.errors import Cancelled, Drained, LeaseLost, PermanentError, RetryLater
+from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
 from scheduler.store.claims import Claimed, Ending
 from scheduler.worker.execution import ERROR_BYTES, RESULT_BYTES, Context, Held, attempt, describe
 from scheduler.worker.registry import JobSpec, payload_schema
@@ -40,6 +40,7 @@ CLAIMED = Claimed(
     timeout_s=300,
     cancel_grace_s=30,
     resume={"page": 4},
+    side_effects="idempotent",
 )
 
 
@@ -122,6 +123,31 @@ def test_an_error_leads_where_the_policy_says(error: BaseException, number: int,
     assert (ending.state, ending.outcome) == (state, AttemptOutcome.FAILED)
     assert ending.error is not None
     assert ending.error["type"] == type(error).__name__
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (RuntimeError("anything"), State.UNKNOWN),
+        (ZeroDivisionError("listed as not retryable"), State.UNKNOWN),
+        (RetryLater(after=1), State.UNKNOWN),
+        (SystemExit(3), State.UNKNOWN),
+        (LeaseLost("lost"), State.UNKNOWN),
+        (PermanentError("no"), State.FAILED),
+        (NotStarted("not yet"), State.FAILED),
+    ],
+)
+def test_of_an_unsafe_effect_only_the_job_can_say_that_it_has_not_happened(
+    error: BaseException, state: State
+) -> None:
+    assert run(raising(error), held(side_effects="unsafe_external")).state is state
+
+
+def test_an_unsafe_effect_that_was_cancelled_half_way_is_unknown() -> None:
+    one = held(side_effects="unsafe_external")
+    one.cancelled.set()
+    ending = run(raising(Cancelled("as asked")), one)
+    assert (ending.state, ending.outcome) == (State.UNKNOWN, AttemptOutcome.CANCELLED)
 
 
 def test_retry_later_sets_the_delay() -> None:

@@ -1,5 +1,6 @@
 """Runs: the list, and one run from its due instant to its end."""
 
+from typing import Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -12,7 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from scheduler import operations, queries, trigger_words
 from scheduler.core.states import LIVE, State
-from scheduler.errors import Conflict
+from scheduler.errors import Conflict, ValidationFailed
 from scheduler.models import Occurrence
 from scheduler.orm import run_key
 from tenants.dashboard import presentation
@@ -73,6 +74,7 @@ def detail(request: MemberRequest, run_id: UUID) -> HttpResponse:
         "can_cancel": moving and run.cancel_requested_at is None,
         "can_redrive": run.state in FAILED,
         "can_dismiss": run.state in FAILED and run.dismissed_at is None,
+        "can_reconcile": run.state == State.UNKNOWN,
         "is_moving": moving,
     }
     return render_live(
@@ -130,3 +132,23 @@ def _uuid(request: MemberRequest, name: str) -> UUID | None:
         return UUID(request.GET.get(name, ""))
     except ValueError:
         return None
+
+
+_RECONCILED: Final = {
+    State.SUCCEEDED: "Recorded: it succeeded.",
+    State.FAILED: "Recorded: it failed.",
+    State.PENDING: "It is tried again.",
+}
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def reconcile(request: MemberRequest, run_id: UUID) -> HttpResponse:
+    try:
+        run = operations.reconcile_run(
+            request.tenant, run_id, request.POST.get("outcome", ""), actor=actor_of(request)
+        )
+        messages.success(request, _RECONCILED[State(run.state)])
+    except (Conflict, ValidationFailed) as refused:
+        messages.error(request, str(refused))
+    return redirect("dashboard:run", run_id)

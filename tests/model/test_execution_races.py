@@ -22,7 +22,7 @@ from psycopg.types.json import Jsonb
 from scheduler.clock import database_now
 from scheduler.core.states import HOLDS_SLOT, AttemptOutcome, State
 from scheduler.errors import Conflict
-from scheduler.operations import cancel_run, redrive_run
+from scheduler.operations import cancel_run, reconcile_run, redrive_run
 from scheduler.orm import raw_connection
 from scheduler.processes.relay import Relay
 from scheduler.processes.sweep import Sweep
@@ -74,6 +74,7 @@ WHERE o.state IN ('QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'UNKNOWN')
 UNION ALL
 SELECT o.id, o.state, 'has ended with its slot' FROM occurrence o JOIN overlap_slot t ON t.run_id = o.id
 WHERE o.state NOT IN ('QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'UNKNOWN')
+  AND NOT (o.state = 'PENDING' AND o.attempts_forgiven > 0)  -- to be tried again: it is not over
 UNION ALL
 SELECT o.id, o.state, 'waits at a free slot, and was not woken'
 FROM overlap_slot t CROSS JOIN LATERAL (
@@ -94,8 +95,8 @@ class Hands(Flusher):
     def write(self, wish: Wish) -> None:
         self._flush([wish])
 
-    def _recover(self) -> None:
-        raise
+    def _recover(self, error: psycopg.Error) -> None:
+        raise error
 
     def _set_aside(self, wish: Wish, error: psycopg.Error) -> None:
         raise error
@@ -170,7 +171,8 @@ class World:
             assert state == "SUCCEEDED"
         for answer in answers:
             if isinstance(answer, Cancelling):
-                ends = {"CANCELLED": {"CANCELLED"}, "RUNNING": {"RUNNING", "CANCELLED", "SUCCEEDED"}}
+                asked = {"RUNNING", "CANCELLED", "SUCCEEDED", "UNKNOWN"}
+                ends = {"CANCELLED": {"CANCELLED"}, "RUNNING": asked}
                 assert answer.state is None or state in ends[answer.state], (answer, state)
         won = [answer.fence for answer in answers if isinstance(answer, Claimed)]
         assert len(won) == len(set(won) & set(outcomes)), (won, outcomes)
@@ -182,7 +184,9 @@ class World:
         assert report.ok, report.violations
 
     def _bring_home(self, connection: Connection) -> None:
-        """All workers are gone and all messages lost: sweep, relay and one new worker end every run."""
+        """All workers are gone and all messages lost: sweep, relay and one new worker end every run, and a
+        person what nobody knows the outcome of.
+        """
         expire_sessions(connection)
         session_id = open_session(connection)
         sweep = make_sweep(dispatch_grace_s=0)
@@ -196,6 +200,10 @@ class World:
                 held = claim(connection, message, session_id)
                 if isinstance(held, Claimed):
                     end(connection, ending(held, State.SUCCEEDED, AttemptOutcome.SUCCEEDED))
+            for (unknown,) in connection.execute(
+                "SELECT id FROM occurrence WHERE state = 'UNKNOWN'"
+            ).fetchall():
+                reconcile_run(self.tenant, unknown, "failed", actor=ACTOR)
             left = connection.execute("SELECT id, state FROM occurrence WHERE finished_at IS NULL").fetchall()
             if not left:
                 return
@@ -297,6 +305,20 @@ def redrives(world: World) -> Actor:
     return Actor(name="redrive", action=act)
 
 
+def _says(outcome: str) -> Act:
+    def act(world: World) -> Actor:
+        def says(own: Connection) -> None:
+            with suppress(Conflict):
+                reconcile_run(world.tenant, world.run.run_id, outcome, actor=ACTOR)
+
+        return Actor(name=f"reconcile: {outcome}", action=says)
+
+    return act
+
+
+says_failed, says_again = _says("failed"), _says("retry")
+
+
 def takes_over(world: World) -> Actor:
     """The holder's session ends, its run goes back on the agenda, and another worker claims it."""
 
@@ -382,6 +404,7 @@ def build(
     parked: bool = True,
     max_attempts: int = 5,
     attempts: int = 0,
+    side_effects: str = "idempotent",
 ) -> World:
     """The first run in `state`, RUNNING past its time limit; the second parked behind it, or due."""
     connection, due_at = ledger.connection, ledger.instant(1)
@@ -389,10 +412,11 @@ def build(
     ledger.schedule(next_due_at=ledger.instant(3))
     retry = Jsonb({"max_attempts": max_attempts, "initial_interval_s": 0})
     connection.execute("UPDATE schedule_revision SET catch_up_after_s = 100000, retry = %s", [retry])
+    connection.execute("UPDATE target SET side_effects = %s", [side_effects])
     sweep, broker = make_sweep(dispatch_grace_s=60), Notebook()
     sweep.run_once(connection, database_now(connection))  # keeps house now, and not in the middle of a play
 
-    begins = State.QUEUED if state is State.RUNNING else state
+    begins = State.QUEUED if state in (State.RUNNING, State.UNKNOWN) else state
     run_id = ledger.run(due_at, begins, overlap=overlap, attempt_count=attempts, fence=attempts or None)
     for fence in range(1, attempts + 1):
         ledger.attempt(run_id, due_at, number=fence, fence=fence, outcome="failed")
@@ -404,8 +428,10 @@ def build(
         slot = (run.run_id, due_at) if state in HOLDS_SLOT else (None, None)
         connection.execute("INSERT INTO overlap_slot VALUES (%s, %s, %s)", [ledger.schedule_id, *slot])
     holder, other = open_session(connection), open_session(connection)
-    held = claim(connection, run, holder) if state is State.RUNNING else None
+    held = claim(connection, run, holder) if state in (State.RUNNING, State.UNKNOWN) else None
     assert held is None or isinstance(held, Claimed)
+    if held is not None and state is State.UNKNOWN:
+        end(connection, ending(held, State.UNKNOWN, AttemptOutcome.FAILED))
     connection.execute("UPDATE lease SET ends_by = clock_timestamp()")
     return World(
         snapshot=Snapshot(connection),
@@ -513,6 +539,20 @@ def test_a_failed_run_is_redriven_once(stage: Stage, world: Any) -> None:
 def test_a_run_that_fails_for_good_is_redriven_after_that_or_not_at_all(stage: Stage, world: Any) -> None:
     last = world("RUNNING", max_attempts=1)
     every_order_of(stage, last, (redrives, fails), (redrives, sweeps), (redrives, succeeds))
+
+
+def test_an_unsafe_effect_is_settled_once(stage: Stage, world: Any) -> None:
+    """The sweep finds it past its time; its holder, a person, or two of them say how it ended."""
+    held = world("RUNNING", side_effects="unsafe_external")
+    every_order_of(stage, held, (succeeds, sweeps), (cancels, sweeps), (says_failed, sweeps))
+    unknown = world("UNKNOWN", side_effects="unsafe_external")
+    casts = [
+        (says_failed, says_again),
+        (says_again, releases),
+        (says_again, cancels),
+        (says_failed, succeeds),
+    ]
+    every_order_of(stage, unknown, *casts)
 
 
 # Crowds -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tests.support.installation import Installation, recording
 from tests.support.processes import Running
 from tests.support.wait import wait_until
 
-SCHEDULES = 5
+SCHEDULES = 20  # so many that each of three ticks, and of three relays, has some in its shards
 ARGUMENTS = {"worker": ("--concurrency", "4")}
 
 # Three at a time: with rows read, a broker's answer not yet noted and a job begun; then each with locks held.
@@ -39,7 +39,7 @@ def test_whoever_is_stopped_past_its_lease_is_replaced_and_changes_nothing_later
 ) -> None:
     installation.be_brisk()
     ledger = installation.ledger
-    installation.apply(*(recording(f"second-{number}", seconds=0.2) for number in range(SCHEDULES)))
+    installation.apply(*(recording(f"second-{number}", seconds=0.1) for number in range(SCHEDULES)))
     steady = [installation.start(name) for name in ("tick", "relay", "sweep")]
     steady.append(installation.start("worker", "--concurrency", "8"))
     returned: list[Running] = []

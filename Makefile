@@ -25,7 +25,8 @@ bench: $(STAMP)
 traps: $(STAMP)
 	$(BIN)/python -m tests.traps.run
 
-# What is too long for every run, then the acceptance suite again and again: MINUTES=600 make soak
+# What is too long for every run (KILLS=40 at each fault point among it), then the acceptance suite again and
+# again: MINUTES=600 make soak
 MINUTES ?= 60
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak

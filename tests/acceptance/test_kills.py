@@ -58,8 +58,8 @@ def test_kill_at_every_point(installation: Installation) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
 def test_kill_at_every_point_many_times(installation: Installation) -> None:
-    """Forty times, unless FENCEPOST_TEST_KILLS says otherwise."""
-    times = int(os.environ.get("FENCEPOST_TEST_KILLS", "40"))
+    """Forty times, unless KILLS says otherwise."""
+    times = int(os.environ.get("KILLS", "40"))
     kill_at_every_point(installation, times=times, within_s=times * 300)
 
 

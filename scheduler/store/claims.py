@@ -158,7 +158,15 @@ def resolve_unknown(connection: Connection, endings: Sequence[Ending]) -> dict[i
 
     By fence, what did change. It resolves what is UNKNOWN under its own fence, as success or failure.
     """
-    return _end(connection, "resolve_unknown", endings, {})
+    resolved = _end(connection, "resolve_unknown", endings, {})
+    if resolved:
+        give_slots_on(connection, [run.run_id for run in resolved.values()])
+    return resolved
+
+
+def give_slots_on(connection: Connection, run_ids: Sequence[UUID]) -> None:
+    """Free the slots of runs that are over, and wake who waits for them. The caller has locked both."""
+    connection.execute(SQL["give_slots_on"], {"run_ids": list(run_ids)})
 
 
 def _end(

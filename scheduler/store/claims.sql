@@ -202,21 +202,24 @@ WITH moment AS MATERIALIZED (
     SET outcome = n.outcome, finished_at = m.now, error = n.error
     FROM resolved n, moment m
     WHERE t.due_at = n.due_at AND t.run_id = n.id AND t.fence = n.fence
-), freed AS (
-    UPDATE overlap_slot SET run_id = NULL, due_at = NULL
-    WHERE run_id IN (SELECT id FROM resolved)
-    RETURNING schedule_id
-), woken AS (
-    UPDATE outbox b SET dispatch_at = m.now
-    FROM moment m, freed f
-    CROSS JOIN LATERAL (
-        SELECT o.id FROM occurrence o
-        WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
-        ORDER BY o.due_at, o.id
-        LIMIT 1) AS next
-    WHERE b.run_id = next.id
 )
 SELECT id AS run_id, fence, state FROM resolved
+
+-- name: give_slots_on
+-- Of runs that have ended in this transaction; `end_attempts` does it in the statement that ends them.
+WITH freed AS (
+    UPDATE overlap_slot SET run_id = NULL, due_at = NULL
+    WHERE run_id = ANY(%(run_ids)s)
+    RETURNING schedule_id
+)
+UPDATE outbox b SET dispatch_at = clock_timestamp()
+FROM freed f
+CROSS JOIN LATERAL (
+    SELECT o.id FROM occurrence o
+    WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+    ORDER BY o.due_at, o.id
+    LIMIT 1) AS next
+WHERE b.run_id = next.id
 
 -- name: count_late_writes
 -- A write under a fence that is void changes nothing but this count.

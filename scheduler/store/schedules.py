@@ -8,6 +8,7 @@ from uuid import UUID
 from psycopg.rows import class_row, scalar_row
 
 from scheduler.core.states import State
+from scheduler.store import claims
 from scheduler.store.statements import Connection, cursor, load
 
 SQL = load("schedules")
@@ -91,7 +92,10 @@ def reconcile(connection: Connection, run: RunKey, state: State) -> bool:
     FAILED, or PENDING to be tried again.
     """
     parameters = {"due_at": run.due_at, "id": run.id, "state": state}
-    return connection.execute(SQL["reconcile"], parameters).fetchone() is not None
+    told = connection.execute(SQL["reconcile"], parameters).fetchone() is not None
+    if told and state is not State.PENDING:
+        claims.give_slots_on(connection, [run.id])
+    return told
 
 
 def dismiss(connection: Connection, run: RunKey) -> bool:

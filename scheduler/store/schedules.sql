@@ -107,8 +107,8 @@ SELECT dispatch_at, id, due_at, shard, generation + 1 FROM redriven
 RETURNING run_id
 
 -- name: reconcile
--- A locked run of which nobody knew how it ended: a person says it. The slot, locked too, is given on, except by a
--- run that is to be tried again: it keeps its place, and has a whole budget of attempts.
+-- A locked run of which nobody knew how it ended: a person says it. One that is to be tried again is not over: it
+-- keeps its slot, and has a whole budget of attempts.
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now, %(state)s::text AS state, %(state)s::text = 'PENDING' AS again
 ), told AS (
@@ -127,19 +127,6 @@ WITH moment AS MATERIALIZED (
 ), agenda AS (
     INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)
     SELECT dispatch_at, id, due_at, shard, generation + 1 FROM told WHERE state = 'PENDING'
-), freed AS (
-    UPDATE overlap_slot SET run_id = NULL, due_at = NULL
-    WHERE run_id IN (SELECT id FROM told WHERE state <> 'PENDING')
-    RETURNING schedule_id
-), woken AS (
-    UPDATE outbox b SET dispatch_at = m.now
-    FROM moment m, freed f
-    CROSS JOIN LATERAL (
-        SELECT o.id FROM occurrence o
-        WHERE o.schedule_id = f.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
-        ORDER BY o.due_at, o.id
-        LIMIT 1) AS next
-    WHERE b.run_id = next.id
 )
 SELECT id FROM told
 

@@ -324,11 +324,21 @@ def _suspended(run: Occurrence, last: Attempt | None) -> str:
 
 
 def _succeeded(run: Occurrence, last: Attempt | None) -> str:
+    if last is not None and _was_told(run, last):
+        return f"{_ending(run, last)} A person said that it succeeded, {_moment(run.reconciled_at, run)}."
     return f"Attempt {run.attempt_count} succeeded at {_moment(run.finished_at, run)}."
 
 
 def _failed(run: Occurrence, last: Attempt | None) -> str:
+    if last is not None and _was_told(run, last):
+        told = f"A person said that it failed, {_moment(run.reconciled_at, run)}."
+        return f"{_ending(run, last)} {told}{_dismissal(run)}"
     return f"{_ending(run, last)} The error is permanent, so it was not tried again.{_dismissal(run)}"
+
+
+def _was_told(run: Occurrence, last: Attempt) -> bool:
+    """Whether a person settled its unknown outcome. A late holder who knew has closed the attempt as well."""
+    return run.reconciled_at is not None and last.finished_at != run.finished_at
 
 
 def _dead_lettered(run: Occurrence, last: Attempt | None) -> str:

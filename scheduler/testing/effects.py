@@ -101,12 +101,14 @@ WHERE e.phase = 'end' AND NOT EXISTS (
     SELECT FROM effect b WHERE b.phase = 'begin' AND b.fence = e.fence AND b.line < e.line)
 """
 
-# Targets that keep an effect ledger are those of the runs in it.
+# Targets that keep an effect ledger are those of the runs in it. Where a person has said that a run succeeded
+# its attempt has not, and may never have written its effect.
 _UNSEEN = b"""
 SELECT o.id::text AS subject, format('has succeeded under fence %s without an effect', o.fence) AS detail
 FROM occurrence o
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
-WHERE o.state = 'SUCCEEDED'
+JOIN attempt a ON a.due_at = o.due_at AND a.run_id = o.id AND a.fence = o.fence
+WHERE o.state = 'SUCCEEDED' AND a.outcome = 'succeeded'
   AND o.due_at BETWEEN (SELECT min(due_at) FROM effect) AND (SELECT max(due_at) FROM effect)
   AND r.target_name IN (
       SELECT DISTINCT k.target_name FROM effect e

@@ -225,6 +225,24 @@ class TestReconcile:
         again = alice.post(f"{RUNS}/{unknown.id}/reconcile", body)
         assert (again.status_code, again.json()["state"]) == (409, state)
 
+    @pytest.mark.parametrize(
+        ("outcome", "told"), [("succeeded", "that it succeeded"), ("failed", "that it failed")]
+    )
+    def test_that_a_person_said_so_is_in_the_sentence(
+        self, outcome: str, told: str, alice: APIClient, unknown: Occurrence
+    ) -> None:
+        why = alice.post(f"{RUNS}/{unknown.id}/reconcile", {"outcome": outcome}).json()["why"]
+        assert why.startswith(f"Attempt 1 was lost with its worker. A person said {told}, ")
+
+    def test_a_holder_that_came_back_late_and_knew_is_no_person(
+        self, alice: APIClient, unknown: Occurrence
+    ) -> None:
+        at = database_time()
+        attempt = Attempt.objects.get(run_id=unknown.id)
+        Attempt.objects.filter(fence=attempt.fence).update(outcome="succeeded", finished_at=at)
+        Occurrence.objects.filter(id=unknown.id).update(state="SUCCEEDED", finished_at=at, reconciled_at=at)
+        assert alice.get(f"{RUNS}/{unknown.id}").json()["why"].startswith("Attempt 1 succeeded at ")
+
     def test_of_one_that_is_tried_again_the_attempts_so_far_are_forgiven(
         self, alice: APIClient, unknown: Occurrence
     ) -> None:

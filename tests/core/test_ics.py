@@ -35,11 +35,43 @@ def days(*events: str) -> list[str | dict[str, str]]:
         ("DTSTART:20260901\nRRULE:FREQ=MONTHLY;BYDAY=1MO;UNTIL=20261031", ["2026-09-07", "2026-10-05"]),
         ("DTSTART:19000101\nRRULE:FREQ=YEARLY;COUNT=2", ["1900-01-01", "1901-01-01"]),
         ("DTSTART:20260230\nSTATUS:CANCELLED", []),
+        ("DTSTART;VALUE=DATE:20261224\nDURATION:P3D", [("2026-12-24", "2026-12-26")]),
+        ("DTSTART:20261224\nDURATION:P1W", [("2026-12-24", "2026-12-30")]),
+        ("DTSTART:20261224T220000\nDURATION:PT3H", [("2026-12-24", "2026-12-25")]),
+        ("DTSTART:20261224T220000\nDURATION:PT2H", ["2026-12-24"]),
+        ("DTSTART:20261225T000000\nDTEND:20261226T000000", ["2026-12-25"]),
+        ("DTSTART:20261225\nBEGIN:VALARM\nTRIGGER:-PT15M\nDURATION:P3D\nEND:VALARM", ["2026-12-25"]),
+        ("DTSTART:20261225\nRDATE;VALUE=DATE:20261231,20270106", ["2026-12-25", "2026-12-31", "2027-01-06"]),
     ],
 )
 def test_events_become_days(event: str, expected: list[str | tuple[str, str]]) -> None:
     spans = [one if isinstance(one, str) else {"from": one[0], "to": one[1]} for one in expected]
     assert days(event) == spans
+
+
+@pytest.mark.parametrize(
+    ("instance", "second"),
+    [
+        ("RECURRENCE-ID;VALUE=DATE:20270101\nDTSTART:20270104", ["2027-01-04"]),
+        ("RECURRENCE-ID;VALUE=DATE:20270101\nDTSTART:20270101\nSTATUS:CANCELLED", []),
+        ("RECURRENCE-ID:20270101\nDTSTART:20270101", ["2027-01-01"]),
+    ],
+)
+def test_one_time_of_a_recurring_event_is_moved_or_called_off(instance: str, second: list[str]) -> None:
+    recurring = "UID:1\nDTSTART:20260101\nRRULE:FREQ=YEARLY;COUNT=2"
+    assert days(recurring, f"UID:1\n{instance}") == ["2026-01-01", *second]
+    assert {"2026-01-01", "2027-01-01"} <= set(days(recurring, f"UID:2\n{instance}"))
+
+
+@pytest.mark.parametrize("length", range(20, len(file("DTSTART:20261225"))))
+def test_a_file_that_is_cut_off_is_refused(length: int) -> None:
+    """Taken for whole, it would empty the calendar that it replaces."""
+    with pytest.raises(Refusal, match=r"cut off"):
+        days_of(file("DTSTART:20261225")[:length], until=UNTIL)
+
+
+def test_what_follows_the_end_but_is_empty_is_no_matter() -> None:
+    assert days_of(file("DTSTART:20261225") + "\r\n\r\n \n", until=UNTIL) == ["2026-12-25"]
 
 
 def test_an_old_event_that_recurs_is_followed_from_eleven_years_back() -> None:
@@ -61,6 +93,12 @@ def test_the_same_day_twice_is_one() -> None:
         ("DTSTART:20260101\nRRULE:FREQ=HOURLY", "within the day"),
         ("DTSTART:20260101\nRRULE:FREQ=OFTEN", "RRULE"),
         ("DTSTART:20260101\nRRULE:FREQ=DAILY;COUNT=x", "COUNT"),
+        ("DTSTART:20260101\nRRULE:FREQ=DAILY;COUNT=0", "COUNT"),
+        ("DTSTART:20260101\nDURATION:P999999999D", "no duration"),
+        ("DTSTART:20260101\nDURATION:PT", "no duration"),
+        ("DTSTART:20260101\nDURATION:-P1D", "no duration"),
+        ("DTSTART:20260101T250000", "is no date"),
+        ("DTSTART:20260101\nRDATE;VALUE=PERIOD:20260105T000000Z/P1D", "is no date"),
     ],
 )
 def test_what_cannot_be_read_is_refused(event: str, reason: str) -> None:

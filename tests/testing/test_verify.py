@@ -291,6 +291,20 @@ def test_each_effect_that_does_not_fit_is_seen(
     assert rules(report) == {("effects", "effect_ledger")}
 
 
+def test_a_success_that_a_person_has_told_needs_no_effect(
+    ledger: HandMadeLedger, database: str, sound_effects: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    success_unseen(sound_effects)
+    path = written(sound_effects, tmp_path)
+    (seen,) = check(database, effects_file=path).violations
+    run = {"run": seen.subject}
+    ledger.execute(
+        "UPDATE attempt SET outcome = 'lost' WHERE run_id = %(run)s AND outcome = 'succeeded'", **run
+    )
+    ledger.execute("UPDATE occurrence SET reconciled_at = finished_at WHERE id = %(run)s", **run)
+    assert check(database, effects_file=path).violations == ()
+
+
 def test_an_attempt_that_began_before_it_was_due_is_seen(
     ledger: HandMadeLedger, database: str, sound_effects: list[dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -130,7 +130,8 @@ class TestDocumentation:
             "list_schedules", "create_schedule", "read_schedule", "edit_schedule", "delete_schedule",
             "pause_schedule", "resume_schedule", "trigger_schedule", "preview_schedule", "preview_draft",
             "list_runs", "list_runs_of_schedule", "read_run", "cancel_run",
-            "redrive_run", "dismiss_run", "preview_edit", "explain_schedule", "backfill_schedule",
+            "redrive_run", "dismiss_run", "reconcile_run",
+            "preview_edit", "explain_schedule", "backfill_schedule",
             "list_calendars", "create_calendar", "read_calendar", "edit_calendar", "delete_calendar",
         }  # fmt: skip
 

@@ -32,6 +32,7 @@ TEXT_LENGTH: Final = 10_000
 REFERENCE_LENGTH: Final = 2_000
 TAGS: Final = 20
 TAG_LENGTH: Final = 50
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
 FARTHEST_ONCE: Final = timedelta(days=3653)
 
 _DAY_S: Final = 86_400
@@ -168,6 +169,23 @@ def read(
     return _Reading(tenant, body, now=now, current=current).definition()
 
 
+def read_on_request(
+    tenant: Tenant, body: Mapping[str, Any], *, now: datetime, current: Current | None = None
+) -> Definition:
+    """As `read`, for a schedule whose runs have payloads of their own: its own is empty, and held against
+    nothing.
+    """
+    reading = _Reading(tenant, {**body, "payload": None}, now=now, current=current, on_request=True)
+    return reading.definition()
+
+
+def check_payload(tenant: Tenant, target: Target, payload: Any) -> None:
+    """Raises ValidationFailed when a run of `target` could not have this payload."""
+    reading = _Reading(tenant, {"payload": payload}, now=NEVER, current=None)
+    reading.payload(target)
+    reading.raise_errors()
+
+
 def read_instants(tenant: Tenant, body: Mapping[str, Any], *, now: datetime) -> Trigger:
     """The trigger of a draft that need not be complete yet, for a preview. Raises ValidationFailed."""
     reading = _Reading(tenant, body, now=now, current=None)
@@ -234,13 +252,20 @@ class _Reading:
     """One pass over a body. Each field is read on its own, so that all faults are told at once."""
 
     def __init__(
-        self, tenant: Tenant, body: Mapping[str, Any], *, now: datetime, current: Current | None
+        self,
+        tenant: Tenant,
+        body: Mapping[str, Any],
+        *,
+        now: datetime,
+        current: Current | None,
+        on_request: bool = False,
     ) -> None:
         self.tenant = tenant
         self.body = body
         self.given = {name: value for name, value in body.items() if value is not None}
         self.now = now
         self.current = current
+        self.on_request = on_request
         self.errors: list[FieldError] = []
         self.parsed: Trigger | None = None
 
@@ -249,7 +274,7 @@ class _Reading:
         target = self.field("target", self._target, None, required=True)
         values: dict[str, Any] = {
             "name": self.field("name", _name, "", required=True),
-            "payload": self._payload(target),
+            "payload": {} if self.on_request else self.payload(target),
             "payload_ref": self.field("payload_ref", lambda field: _text(field, REFERENCE_LENGTH), None),
             "retry": self.field("retry", _retry, _retry_of(target)),
             "tags": self.field("tags", _tags, list[str]()),
@@ -329,7 +354,7 @@ class _Reading:
             raise field.refuse("unknown_target", f"unknown target {shown(name)}.{hint}")
         return found
 
-    def _payload(self, target: Target | None) -> dict[str, Any]:
+    def payload(self, target: Target | None) -> dict[str, Any]:
         payload: Any = self.given.get("payload", {})
         if not isinstance(payload, dict):
             self.refuse("payload", "invalid_type", f"expected an object, got {shown(payload)}.")

@@ -18,6 +18,7 @@ from celery.exceptions import Ignore
 
 from scheduler.core.retry import UNSAFE
 from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
+from scheduler.on_request import JobTask, cron, every, run_now, schedule, schedule_at
 from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
 from scheduler.worker.registry import Function, JobSpec, payload_schema
@@ -31,7 +32,12 @@ __all__ = [
     "PermanentError",
     "Retry",
     "RetryLater",
+    "cron",
+    "every",
     "job",
+    "run_now",
+    "schedule",
+    "schedule_at",
 ]
 
 SIDE_EFFECTS = ("idempotent", "fenced", UNSAFE)
@@ -123,4 +129,4 @@ def _celery_task(spec: JobSpec) -> Any:
     run.__name__ = spec.function.__name__
     run.__doc__ = spec.function.__doc__
     run.__module__ = spec.function.__module__
-    return shared_task(name=spec.name, bind=True, typing=False, ignore_result=True)(run)
+    return shared_task(name=spec.name, base=JobTask, bind=True, typing=False, ignore_result=True)(run)

@@ -86,6 +86,10 @@ class Schedule(models.Model):
     # Runs due up to `counted_until` that count for `max_occurrences`, whatever becomes of their rows.
     counted_runs = models.PositiveIntegerField(default=0, editable=False)
     counted_until = models.DateTimeField(null=True, blank=True, editable=False)
+    # The schedule holds the runs that code asks for, of this target: it has no instants of its own.
+    on_request_of = models.ForeignKey(
+        Target, on_delete=models.PROTECT, related_name="+", null=True, blank=True, editable=False
+    )
     state_note = models.TextField(blank=True)
     fault = models.TextField(blank=True)
     created_at = models.DateTimeField()
@@ -98,6 +102,11 @@ class Schedule(models.Model):
             # Used by apply's upsert; a cancelled schedule gives its name free.
             models.UniqueConstraint(
                 fields=["tenant", "name"], condition=~Q(state="cancelled"), name="schedule_name_once"
+            ),
+            models.UniqueConstraint(
+                fields=["tenant", "on_request_of"],
+                condition=Q(on_request_of__isnull=False) & ~Q(state="cancelled"),
+                name="schedule_on_request_once",
             ),
         ]
         indexes = [

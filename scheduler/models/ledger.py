@@ -46,6 +46,7 @@ class Occurrence(models.Model):
     finished_at = models.DateTimeField(null=True)
     dismissed_at = models.DateTimeField(null=True)
     reconciled_at = models.DateTimeField(null=True)
+    payload = models.JSONField(null=True)  # its own, where code asked for the run; else its revision's
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
     progress = models.JSONField(null=True)

@@ -7,7 +7,7 @@ Everything that decides over a schedule locks its row first, in a statement of i
 after that. A tick moves the same row: whatever it wrote is then either visible here, or will not be written.
 """
 
-from scheduler.operations.declared import JobSpec, apply_schedules, sync_targets
+from scheduler.operations.declared import JobSpec, apply_schedules, put_schedule, sync_targets
 from scheduler.operations.editing import (
     AppliedChange,
     FieldChange,
@@ -17,6 +17,7 @@ from scheduler.operations.editing import (
     zone_rules,
 )
 from scheduler.operations.lifecycle import delete_schedule, pause_schedule, resume_schedule
+from scheduler.operations.requests import keep_up_with, request_run
 from scheduler.operations.runs import cancel_run, dismiss_run, reconcile_run, redrive_run, trigger_schedule
 from scheduler.operations.timeline import settle, what_is_ahead
 
@@ -30,9 +31,12 @@ __all__ = [
     "delete_schedule",
     "dismiss_run",
     "edit_schedule",
+    "keep_up_with",
     "pause_schedule",
+    "put_schedule",
     "reconcile_run",
     "redrive_run",
+    "request_run",
     "reread",
     "resume_schedule",
     "settle",

@@ -15,6 +15,7 @@ from scheduler.models import (
 )
 from scheduler.operations.editing import AppliedChange, FieldChange, create_schedule, current_of, edit
 from scheduler.operations.lifecycle import delete
+from scheduler.operations.requests import keep_up_with
 from scheduler.orm import database_time
 from scheduler.payloads import text_fault
 from tenants import quotas
@@ -128,6 +129,14 @@ def _prune(tenant: Tenant, kept: Collection[str], *, actor: Actor) -> list[Appli
 
 
 @transaction.atomic
+def put_schedule(tenant: Tenant, draft: Mapping[str, Any], *, actor: Actor) -> Schedule:
+    """Create the schedule that `draft` names, or bring it in line. Raises ValidationFailed."""
+    quotas.lock(tenant)
+    _apply_one(tenant, draft, actor=actor)
+    return definitions.living(tenant).get(name=draft["name"])
+
+
+@transaction.atomic
 def sync_targets(specs: Mapping[str, JobSpec], *, actor: Actor) -> list[AppliedChange]:
     """Make or update the target of every job that the code declares; every tenant may name it.
 
@@ -158,6 +167,7 @@ def _sync_target(spec: JobSpec, *, now: datetime, actor: Actor) -> AppliedChange
     for name, value in declared.items():
         setattr(target, name, value)
     target.save()
+    keep_up_with(target, now=now, actor=actor)
     after = {change.field: change.after for change in changes}
     record(
         actor,

@@ -69,7 +69,7 @@ def _create(tenant: Tenant, definition: Definition, *, now: datetime, actor: Act
         updated_at=now,
     )
     _save_named(schedule)
-    _add_revision(schedule, definition, now=now, effective_from=now, actor=actor)
+    add_revision(schedule, definition, now=now, effective_from=now, actor=actor)
     after = definitions.body_of(schedule.name, definition)
     record_change(actor, "schedule.create", schedule, at=now, after=after)
     return schedule
@@ -81,13 +81,18 @@ def _save_named(schedule: Schedule) -> None:
         with transaction.atomic():
             schedule.save()
     except IntegrityError as error:
-        if getattr(getattr(error.__cause__, "diag", None), "constraint_name", "") != "schedule_name_once":
+        if violated_constraint(error) != "schedule_name_once":
             raise
         detail = f"a schedule is called '{schedule.name}' already."
         raise ValidationFailed(FieldError(field="name", code="name_taken", detail=detail)) from None
 
 
-def _add_revision(
+def violated_constraint(error: IntegrityError) -> str:
+    """The name of the constraint that a write has broken."""
+    return getattr(getattr(error.__cause__, "diag", None), "constraint_name", None) or ""
+
+
+def add_revision(
     schedule: Schedule, definition: Definition, *, now: datetime, effective_from: datetime, actor: Actor
 ) -> None:
     values = {name: value for name, value in vars(definition).items() if name != "name"}
@@ -166,7 +171,7 @@ def edit(current: Current, definition: Definition, *, now: datetime, actor: Acto
     if schedule.state != ScheduleState.PAUSED:
         aim_at(schedule, definition, effective_from)
     _save_named(schedule)
-    _add_revision(schedule, definition, now=now, effective_from=effective_from, actor=actor)
+    add_revision(schedule, definition, now=now, effective_from=effective_from, actor=actor)
     schedules.keep_called_off(
         raw_connection(), schedule.id, revision=schedule.revision, effective_from=effective_from
     )

@@ -42,7 +42,7 @@ def trigger_schedule(
         connection, schedule.id, origin_key=request_key, since=now - SAME_REQUEST_WITHIN
     )
     if before is not None:
-        return before
+        return before.id
     overlap = overlap or current_of(schedule).revision.overlap
     if overlap != Overlap.ALLOW:
         due.make_slots(connection, [schedule.id])

@@ -96,7 +96,7 @@ SELECT claim_id, refusal FROM seen
 SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by,
        o.attempt_count AS attempt, o.attempt_count - o.attempts_forgiven AS tries, o.schedule_id, o.revision,
        o.origin_key, o.overlap <> 'allow' AS slotted, r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
-       t.slug AS tenant, r.target_name AS target, r.payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
+       t.slug AS tenant, r.target_name AS target, coalesce(o.payload, r.payload) AS payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
        o.progress->'resume' AS resume, g.side_effects
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
+from typing import Any
 from uuid import UUID
 
 from psycopg.rows import class_row, scalar_row
+from psycopg.types.json import Jsonb
 
 from scheduler.core.materialise import DueSchedule, Move
 from scheduler.store.statements import Connection, cursor, load
@@ -109,8 +111,12 @@ def request_run(
     origin_key: UUID,
     overlap: str,
     now: datetime,
+    payload: dict[str, Any] | None = None,
 ) -> UUID | None:
-    """A `trigger` run of the revision in force; None: no such schedule. Its row is locked by the caller."""
+    """A `trigger` run of the revision in force; None: no such schedule. Its row is locked by the caller.
+
+    `payload` instead of the revision's.
+    """
     with cursor(connection, scalar_row) as rows:
         return rows.execute(
             SQL["request_run"],
@@ -122,5 +128,6 @@ def request_run(
                 "overlap": overlap,
                 "now": now,
                 "tzdata": TZDATA_VERSION,
+                "payload": None if payload is None else Jsonb(payload),
             },
         ).fetchone()

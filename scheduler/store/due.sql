@@ -116,13 +116,13 @@ WHERE id = %(schedule_id)s AND revision = %(revision)s AND state = 'active'
 RETURNING id
 
 -- name: request_run
--- A run that somebody asked for, due now. The same request twice is one row.
+-- A run that somebody asked for, due now or later, with a payload of its own where code asked.
 WITH inserted AS (
     INSERT INTO occurrence (
         id, due_at, schedule_id, revision, origin, origin_key, tenant_id, shard, overlap, state, wait_reason,
-        dispatch_at, created_at, tzdata_version)
+        dispatch_at, created_at, tzdata_version, payload)
     SELECT %(id)s, %(due_at)s, s.id, s.revision, 'trigger', %(origin_key)s, s.tenant_id, s.shard, %(overlap)s,
-           'PENDING', 'due', %(due_at)s, %(now)s, %(tzdata)s
+           'PENDING', 'due', %(due_at)s, %(now)s, %(tzdata)s, %(payload)s::jsonb
     FROM schedule s
     WHERE s.id = %(schedule_id)s
     RETURNING id, due_at, shard

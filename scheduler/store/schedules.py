@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from psycopg.rows import class_row, scalar_row
@@ -20,6 +21,15 @@ class RunKey:
 
     due_at: datetime
     id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A run that was asked for. `payload` is its own; None where it has its revision's."""
+
+    id: UUID
+    due_at: datetime
+    payload: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +115,24 @@ def dismiss(connection: Connection, run: RunKey) -> bool:
 
 def requested_run(
     connection: Connection, schedule_id: UUID, *, origin_key: UUID, since: datetime
-) -> UUID | None:
+) -> Requested | None:
     parameters = {"schedule_id": schedule_id, "origin_key": origin_key, "since": since}
-    with cursor(connection, scalar_row) as rows:
+    with cursor(connection, class_row(Requested)) as rows:
         return rows.execute(SQL["requested"], parameters).fetchone()
+
+
+def hold_on_request(connection: Connection, *, tenant_id: UUID, target_id: UUID) -> UUID | None:
+    """The schedule of a tenant's runs on request of a target, which now stays as it is until the caller's
+    transaction ends. None: there is none yet.
+    """
+    parameters = {"tenant_id": tenant_id, "target_id": target_id}
+    with cursor(connection, scalar_row) as rows:
+        return rows.execute(SQL["hold_on_request"], parameters).fetchone()
+
+
+def lock_request(connection: Connection, schedule_id: UUID, *, origin_key: UUID) -> None:
+    """Whoever else asks under this key waits until the caller's transaction has ended."""
+    connection.execute(SQL["lock_request"], {"schedule_id": schedule_id, "origin_key": origin_key})
 
 
 def counts_by_state(connection: Connection, schedule_ids: Sequence[UUID], *, latest: int) -> list[StateCount]:

@@ -40,6 +40,17 @@ SET revision = %(revision)s
 WHERE o.schedule_id = %(schedule_id)s AND o.due_at > %(effective_from)s
   AND o.origin = 'schedule' AND o.state = 'CANCELLED'
 
+-- name: hold_on_request
+-- The schedule that holds a tenant's runs on request of one target, kept from being deleted or edited until the
+-- caller's transaction ends. Shared: two long transactions that ask for runs do not wait for each other.
+SELECT s.id FROM schedule s
+WHERE s.tenant_id = %(tenant_id)s AND s.on_request_of_id = %(target_id)s AND s.state <> 'cancelled'
+FOR KEY SHARE
+
+-- name: lock_request
+-- Two transactions that ask under one key: the second waits until the first one's run is visible, or gone.
+SELECT pg_advisory_xact_lock(hashtextextended(%(schedule_id)s::text || %(origin_key)s::text, 0))
+
 -- name: lock_slot
 SELECT FROM overlap_slot WHERE schedule_id = %(schedule_id)s FOR UPDATE
 
@@ -138,7 +149,7 @@ RETURNING o.id
 
 -- name: requested
 -- The run that this request has asked for before. Bounded in time, for origin_key has no index of its own.
-SELECT o.id
+SELECT o.id, o.due_at, o.payload
 FROM occurrence o
 WHERE o.schedule_id = %(schedule_id)s AND o.due_at > %(since)s
   AND o.origin = 'trigger' AND o.origin_key = %(origin_key)s

@@ -1,0 +1,51 @@
+"""Runs that code asks for have a payload of their own, and a schedule that exists only to hold them.
+
+A revision's trigger has exactly one kind, on whatever road it comes to the table.
+"""
+
+import django.db.models.deletion
+from django.db import migrations, models
+
+PAYLOAD = "ALTER TABLE occurrence ADD COLUMN payload jsonb"
+
+ONE_KIND = """
+ALTER TABLE schedule_revision ADD CONSTRAINT revision_trigger CHECK (
+    coalesce(jsonb_typeof(trigger) = 'object' AND (
+        (trigger ? 'once')::int + (trigger ? 'cron')::int
+        + (trigger ? 'interval')::int + (trigger ? 'rrule')::int
+    ) = 1 AND trigger - '{once,cron,interval,rrule}'::text[] = '{}', false)
+)
+"""
+
+
+class Migration(migrations.Migration):
+    dependencies = [("scheduler", "0006_unknown_outcomes")]
+
+    operations = [
+        migrations.RunSQL(
+            PAYLOAD,
+            "ALTER TABLE occurrence DROP COLUMN payload",
+            state_operations=[migrations.AddField("occurrence", "payload", models.JSONField(null=True))],
+        ),
+        migrations.AddField(
+            "schedule",
+            "on_request_of",
+            models.ForeignKey(
+                blank=True,
+                editable=False,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="scheduler.target",
+            ),
+        ),
+        migrations.AddConstraint(
+            "schedule",
+            models.UniqueConstraint(
+                fields=["tenant", "on_request_of"],
+                condition=models.Q(on_request_of__isnull=False) & ~models.Q(state="cancelled"),
+                name="schedule_on_request_once",
+            ),
+        ),
+        migrations.RunSQL(ONE_KIND, "ALTER TABLE schedule_revision DROP CONSTRAINT revision_trigger"),
+    ]

@@ -34,6 +34,7 @@ class Envelope:
     due_at: datetime
     generation: int
     target: str
+    task: str  # the Celery task that a worker runs for it
     queue: str
 
 
@@ -73,7 +74,8 @@ def _headers(envelope: Envelope) -> dict[str, Any]:
     run_id = str(envelope.run_id)
     return {
         "lang": "py",
-        "task": envelope.target,
+        "task": envelope.task,
+        "target": envelope.target,
         "id": run_id,
         "root_id": run_id,
         "parent_id": None,
@@ -84,7 +86,7 @@ def _headers(envelope: Envelope) -> dict[str, Any]:
         "expires": None,
         "argsrepr": "()",
         "kwargsrepr": "{}",
-        "ignore_result": True,
+        "ignore_result": None,  # as the task itself says
         "generation": envelope.generation,
         "due_at": envelope.due_at.isoformat(),
     }

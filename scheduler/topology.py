@@ -9,6 +9,15 @@ LANE = "default"
 CLASSES = ("high", "normal", "low", "overdue")
 
 
+# Celery tasks that stand for many targets. A job is a Celery task of its own name.
+TASK_OF_KIND = {"task": "fencepost.task"}
+
+
+def celery_task(kind: str, target: str) -> str:
+    """The name of the Celery task that runs a target of this kind."""
+    return TASK_OF_KIND.get(kind, target)
+
+
 def queue_name(run_class: str, lane: str = LANE) -> str:
     return f"fencepost.{lane}.{run_class}"
 

@@ -42,6 +42,7 @@ class Candidate:
     wait_reason: str | None
     overdue: bool
     target: str
+    kind: str
     catch_up: str
     catch_up_limit: int
     catch_up_window_s: int | None

@@ -47,5 +47,15 @@ class Migration(migrations.Migration):
                 name="schedule_on_request_once",
             ),
         ),
+        migrations.RemoveConstraint("target", "target_kind"),
+        migrations.AlterField(
+            "target",
+            "kind",
+            models.CharField(choices=[("job", "Job"), ("task", "Task")], default="job", max_length=8),
+        ),
+        migrations.AddConstraint(
+            "target",
+            models.CheckConstraint(condition=models.Q(("kind__in", ["job", "task"])), name="target_kind"),
+        ),
         migrations.RunSQL(ONE_KIND, "ALTER TABLE schedule_revision DROP CONSTRAINT revision_trigger"),
     ]

@@ -19,6 +19,7 @@ def _choices(policies: type[StrEnum]) -> list[tuple[str, str]]:
 
 class TargetKind(models.TextChoices):
     JOB = "job"
+    TASK = "task"  # an existing Celery task, named by FENCEPOST_TASKS
 
 
 class SideEffects(models.TextChoices):

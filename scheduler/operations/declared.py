@@ -12,6 +12,7 @@ from scheduler.models import (
     Schedule,
     ScheduleRevision,
     Target,
+    TargetKind,
 )
 from scheduler.operations.editing import AppliedChange, FieldChange, create_schedule, current_of, edit
 from scheduler.operations.lifecycle import delete
@@ -28,6 +29,8 @@ class JobSpec(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
     @property
     def retry(self) -> Mapping[str, Any] | None: ...
     @property
@@ -156,7 +159,9 @@ def _sync_target(spec: JobSpec, *, now: datetime, actor: Actor) -> AppliedChange
     }
     target = Target.objects.select_for_update().filter(name=spec.name).first()
     action = "edited" if target else "created"
-    target = target or Target(name=spec.name, everyone=True, created_at=now)
+    target = target or Target(name=spec.name, kind=spec.kind, everyone=True, created_at=now)
+    if spec.kind == TargetKind.TASK and action == "edited":
+        del declared["side_effects"]  # a plain task cannot say it: it is the operator's to choose
     changes = tuple(
         FieldChange(field=name, before=getattr(target, name), after=value)
         for name, value in declared.items()

@@ -19,7 +19,7 @@ from scheduler.store import outbox, rest, schedules
 from scheduler.store.outbox import AgendaRow
 from scheduler.store.schedules import RunKey
 from scheduler.store.statements import Connection, transaction
-from scheduler.topology import queue_name
+from scheduler.topology import celery_task, queue_name
 
 BATCH = 500
 RECHECK_S = 60.0  # a parked run is woken by whoever frees its slot; this is for what nobody foresaw
@@ -156,6 +156,7 @@ def _envelope(decision: Decision, generation: int) -> Envelope:
         due_at=candidate.due_at,
         generation=generation,
         target=candidate.target,
+        task=celery_task(candidate.kind, candidate.target),
         queue=queue_name("overdue" if decision.overdue else candidate.priority),
     )
 

@@ -13,7 +13,7 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 from django.conf import settings
 
-from scheduler import folder_transport
+from scheduler import existing_tasks, folder_transport
 from scheduler.topology import EXCHANGE, is_amqp, queue_name, queues
 from scheduler.worker.gate import Gate
 
@@ -29,6 +29,15 @@ app.conf.update(
 app.steps["consumer"].add(Gate)
 app.autodiscover_tasks(related_name="jobs")
 app.conf.imports = settings.FENCEPOST.jobs
+
+
+@signals.worker_init.connect
+def _know_existing_tasks(**_: Any) -> None:
+    """Before a pool forks: its children know what their parent does."""
+    try:
+        existing_tasks.register(app, settings.FENCEPOST.tasks)
+    except (existing_tasks.UnknownTask, TypeError) as error:
+        raise SystemExit(str(error)) from None  # whatever else a receiver raises, Celery goes on without
 
 
 @signals.celeryd_init.connect

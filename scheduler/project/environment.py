@@ -40,6 +40,7 @@ KNOWN_NAMES = frozenset(
         "SHARDS",
         "SHARD_LEASE_S",
         "SWEEP_RATE",
+        "TASKS",
         "TEST_BROKER_URL",  # read by tests/conftest.py only
         "TEST_DATABASE_URL",
         "TICK_BATCH",
@@ -89,6 +90,7 @@ class Environment:
     effects: Path
     cases: Path
     jobs: tuple[str, ...]
+    tasks: tuple[str, ...]
     allow_faults: bool
     ignore_ownership: bool
     fault: str | None
@@ -172,6 +174,9 @@ def load(environ: Mapping[str, str]) -> Environment:
         effects=reader.path("FENCEPOST_EFFECTS", home / "effects.jsonl"),
         cases=reader.path("FENCEPOST_CASES", REPOSITORY.parent / "shared" / "cases"),
         jobs=reader.read("FENCEPOST_JOBS", (), _parse_modules, "module names with commas between them"),
+        tasks=reader.read(
+            "FENCEPOST_TASKS", (), _parse_names, "names of Celery tasks with commas between them"
+        ),
         allow_faults=allow_faults,
         ignore_ownership=reader.flag("FENCEPOST_IGNORE_OWNERSHIP"),
         fault=reader.read("FENCEPOST_FAULT", None, _parse_fault, "name:n:KILL, STOP, RAISE or SLEEP=seconds"),
@@ -278,6 +283,13 @@ def _parse_modules(text: str) -> tuple[str, ...]:
     if not all(_MODULE.fullmatch(name) for name in modules):
         raise ValueError(text)
     return modules
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if any(re.search(r"\s", name) for name in names):
+        raise ValueError(text)
+    return names
 
 
 def _parse_fault(text: str) -> str | None:

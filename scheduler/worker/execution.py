@@ -67,6 +67,7 @@ class Context:
         self.run_id: UUID = claimed.run_id
         self.due_at: datetime = claimed.due_at
         self.attempt: int = claimed.attempt
+        self.tries: int = claimed.tries
         self.fence: int = claimed.fence
         self.tenant: str = claimed.tenant
         self.payload: dict[str, Any] = claimed.payload
@@ -131,7 +132,7 @@ def _verdict(held: Held, spec: JobSpec, error: BaseException) -> tuple[AttemptOu
         run_id=claimed.run_id,
         attempt=claimed.tries,
         side_effects=claimed.side_effects,
-        permanent=isinstance(error, final),
+        permanent=isinstance(error, final) and not isinstance(error, RetryLater),
         asked_delay_s=error.after if isinstance(error, RetryLater) else None,
     )
     return outcome, decision

@@ -20,6 +20,7 @@ class JobSpec:
     side_effects: str
     parameters: Mapping[str, Any]
     description: str
+    kind: str = "job"  # the target's
     non_retryable: tuple[type[BaseException], ...] = ()
     drains: bool = False
 
@@ -54,18 +55,16 @@ _JSON_TYPES: dict[Any, str] = {
 }
 
 
-def payload_schema(function: Function) -> dict[str, Any]:
-    """JSON schema of the payload that fits `function(ctx, **payload)`.
+def payload_schema(function: Function, *, context: bool = True) -> dict[str, Any]:
+    """JSON schema of the payload that fits `function(ctx, **payload)`, or `function(**payload)`.
 
     What a parameter's annotation does not say in JSON's words is left open rather than guessed.
     Raises TypeError for a signature that no JSON object can fill.
     """
     parameters = list(inspect.signature(function).parameters.values())
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
-        raise TypeError(f"{function.__qualname__}: the first parameter of a job is its context")
+    if context:
+        _refuse_missing_context(parameters, function)
+        del parameters[0]
     hints = get_type_hints(function)
     schema: dict[str, Any] = {
         "type": "object",
@@ -73,9 +72,15 @@ def payload_schema(function: Function) -> dict[str, Any]:
         "required": [],
         "additionalProperties": False,
     }
-    for parameter in parameters[1:]:
+    for parameter in parameters:
         _add(schema, parameter, hints.get(parameter.name, Any), function)
     return schema
+
+
+def _refuse_missing_context(parameters: list[inspect.Parameter], function: Function) -> None:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in positional:
+        raise TypeError(f"{function.__qualname__}: the first parameter of a job is its context")
 
 
 def _add(schema: dict[str, Any], parameter: inspect.Parameter, hint: Any, function: Function) -> None:

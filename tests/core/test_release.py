@@ -33,6 +33,7 @@ def candidate(seconds_ago: float = 0.1, **fields: Any) -> Candidate:
             "wait_reason": "due",
             "overdue": False,
             "target": "demo.record",
+            "kind": "job",
             "catch_up": "run_latest_only",
             "catch_up_limit": 100,
             "catch_up_window_s": None,

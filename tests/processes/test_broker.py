@@ -17,7 +17,9 @@ pytestmark = pytest.mark.rabbitmq
 def envelopes(count: int, queue: str = topology.queue_name("normal")) -> list[Envelope]:
     due_at = datetime(2026, 11, 30, 9, tzinfo=UTC)
     return [
-        Envelope(run_id=uuid4(), due_at=due_at, generation=1, target="demo.record", queue=queue)
+        Envelope(
+            run_id=uuid4(), due_at=due_at, generation=1, target="demo.record", task="demo.record", queue=queue
+        )
         for _ in range(count)
     ]
 

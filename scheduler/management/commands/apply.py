@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from celery import current_app
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError
 from django.db import transaction
 from django.utils.module_loading import autodiscover_modules
 
-from scheduler import operations
+from scheduler import existing_tasks, operations
 from scheduler.errors import Conflict, ValidationFailed
 from scheduler.management.tenants import tenant_named
 from scheduler.operations import AppliedChange
@@ -70,10 +71,16 @@ class Command(BaseCommand):
 
 
 def _import_jobs() -> None:
-    """As a worker does: the modules that FENCEPOST_JOBS names, and `jobs.py` of every installed app."""
+    """As a worker does: the modules that FENCEPOST_JOBS names, `jobs.py` of every installed app, and then the
+    tasks that FENCEPOST_TASKS names.
+    """
     autodiscover_modules("jobs")
     for name in settings.FENCEPOST.jobs:
         import_module(name)
+    try:
+        existing_tasks.register(current_app, settings.FENCEPOST.tasks)
+    except (existing_tasks.UnknownTask, TypeError) as error:
+        raise CommandError(str(error)) from None
 
 
 def _drafts_in(path: Path) -> list[Any]:

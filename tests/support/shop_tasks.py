@@ -1,0 +1,46 @@
+"""An application's tasks as Celery's documentation writes them. They know nothing of schedules and fences."""
+
+import os
+from pathlib import Path
+
+from celery import shared_task
+
+CALLS = Path(os.environ.get("FENCEPOST_EFFECTS", "effects.jsonl")).with_name("calls")
+
+
+def called(name: str) -> int:
+    """Note a call; how many there have been of this name."""
+    CALLS.mkdir(exist_ok=True)
+    with (CALLS / name).open("a") as calls:
+        calls.write("x")
+    return (CALLS / name).stat().st_size
+
+
+@shared_task
+def add(x: int, y: int = 1) -> int:
+    called("add")
+    return x + y
+
+
+@shared_task(bind=True, max_retries=3, default_retry_delay=1)
+def flaky(self, name: str, good_after: int = 3):
+    if called(name) < good_after:
+        raise self.retry(exc=ConnectionError("not yet"), countdown=0.2)
+    return {"retries": self.request.retries, "id": self.request.id}
+
+
+@shared_task(autoretry_for=(ConnectionError,), retry_backoff=False, max_retries=2, default_retry_delay=0)
+def automatic(name: str):
+    called(name)
+    raise ConnectionError("never")
+
+
+@shared_task
+def broken(name: str):
+    called(name)
+    raise ValueError("a bug")
+
+
+@shared_task(ignore_result=False, soft_time_limit=60)
+def kept(x: int):
+    return {"doubled": 2 * x}

@@ -8,7 +8,7 @@ def build_report(ctx: Context, kind: str = "daily"):
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from inspect import getdoc
 from typing import Any
 from uuid import UUID
@@ -61,6 +61,7 @@ def job(
     timeout_s: int | None = None,
     side_effects: str = "idempotent",
     drains: bool = False,
+    store_result: bool = False,
 ) -> Callable[[Function], Any]:
     """Make a function a job: a Celery task of this name that runs under a fence.
 
@@ -75,6 +76,9 @@ def job(
     `drains`: when its worker shuts down the job would rather stop than be waited for. Then
     `ctx.check_cancelled()` and `ctx.heartbeat()` raise Drained; another worker takes the run up with the
     `resume` that was last reported, and the attempt that was broken off is not counted.
+
+    `store_result`: keep what the job returns in the application's Celery result backend too, under the run's
+    id. The ledger keeps a bounded copy in any case, and only that one is written under the fence.
     """
     if side_effects not in SIDE_EFFECTS:
         raise ValueError(f"job {name!r}: side_effects {side_effects!r} is none of {', '.join(SIDE_EFFECTS)}")
@@ -84,7 +88,7 @@ def job(
     def decorate(function: Function) -> Any:
         spec = _spec(name, function, retry, timeout_s, side_effects, drains)
         registry.register(spec)
-        return _celery_task(spec)
+        return _celery_task(spec, store_result=store_result)
 
     return decorate
 
@@ -112,21 +116,35 @@ def _spec(
     )
 
 
-def _celery_task(spec: JobSpec) -> Any:
+def _celery_task(spec: JobSpec, *, store_result: bool) -> Any:
     def run(task: Any, *args: Any, **kwargs: Any) -> Any:
         if args:
             return spec.function(*args, **kwargs)
         claim_id = task.request.get("fencepost_claim")
         if claim_id is None:
             raise RuntimeError(f"job {spec.name!r} runs from its schedule, not by delay() or apply_async()")
-        error = runtime.execute_here(UUID(claim_id), spec)
+        returned: list[Any] = []
+        keeping = replace(spec, function=_keeping(spec.function, returned)) if store_result else spec
+        error = runtime.execute_here(UUID(claim_id), keeping)
         if isinstance(error, (LeaseLost, Cancelled, RetryLater)):
             raise Ignore  # neither a success nor a failure to Celery's monitors
         if error is not None:
             raise error
-        return None
+        return returned[0] if returned else None
 
     run.__name__ = spec.function.__name__
     run.__doc__ = spec.function.__doc__
     run.__module__ = spec.function.__module__
-    return shared_task(name=spec.name, base=JobTask, bind=True, typing=False, ignore_result=True)(run)
+    return shared_task(name=spec.name, base=JobTask, bind=True, typing=False, ignore_result=not store_result)(
+        run
+    )
+
+
+def _keeping(function: Function, returned: list[Any]) -> Function:
+    """The function, with what it returns noted for Celery as well."""
+
+    def call(*args: Any, **payload: Any) -> Any:
+        returned.append(function(*args, **payload))
+        return returned[0]
+
+    return call

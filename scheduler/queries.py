@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import CharField, Exists, OuterRef, QuerySet, Subquery
+from django_celery_results.models import TaskResult
 
 from scheduler import definitions, trigger_words
 from scheduler.core.states import TERMINAL, AttemptOutcome, SkipReason, State, WaitReason
@@ -251,6 +252,18 @@ def runs(
 def run(tenant: Tenant, run_id: UUID) -> Occurrence:
     """As in `runs`. Looks into one partition only, for the id holds the due instant. Raises NotFound."""
     return _only(_with_target(scoped(Occurrence.objects.filter(**run_key(run_id)), tenant)))
+
+
+def celery_result(run: Occurrence) -> TaskResult | None:
+    """What the run's last attempt left in Celery's result backend, for a job or task that keeps its results
+    there. Not written under the fence: the ledger's own result is the one that counts.
+    """
+    return TaskResult.objects.filter(task_id=str(run.id)).first()
+
+
+def payload_of(run: Occurrence, revision: ScheduleRevision) -> dict[str, Any]:
+    """Its own, where code asked for the run; else that of its revision."""
+    return revision.payload if run.payload is None else run.payload
 
 
 def attempts(run: Occurrence) -> list[Attempt]:

@@ -68,7 +68,7 @@ class RunAdmin(ReadOnlyAdmin):
     ordering = ["-due_at", "-id"]
     actions = ["cancel", "redrive", "dismiss", "succeeded", "failed", "retry"]
     actions_detail = ["cancel_one", "redrive_one", "dismiss_one", "succeeded_one", "failed_one", "retry_one"]
-    readonly_fields = ["state_label", "why", "attempts"]
+    readonly_fields = ["state_label", "why", "attempts", "kept_by_celery"]
     fieldsets = [
         (None, {"fields": ["state_label", "why", "attempts"]}),
         ("Identity", {"fields": ["id", "schedule", "tenant", "revision", "origin", "shard"]}),
@@ -79,7 +79,8 @@ class RunAdmin(ReadOnlyAdmin):
                 "fields": [
                     "state", "wait_reason", "skip_reason", "generation", "fence", "overdue", "coalesced",
                     "cancel_requested_at", "attempts_forgiven", "dismissed_at", "reconciled_at",
-                    "late_writes_refused", "tzdata_version", "result", "error", "progress",
+                    "late_writes_refused", "tzdata_version", "payload", "result", "kept_by_celery",
+                    "error", "progress",
                 ]
             },
         ),
@@ -117,6 +118,11 @@ class RunAdmin(ReadOnlyAdmin):
     def attempts(self, row: Occurrence) -> SafeString:
         context = {"attempts": queries.attempts(row)}
         return mark_safe(render_to_string("admin/scheduler/attempts.html", context))
+
+    @display(description="Kept by Celery")
+    def kept_by_celery(self, row: Occurrence) -> str:
+        kept = queries.celery_result(row)
+        return f"{kept.status}: {kept.result}" if kept else "-"
 
     @action(description="Cancel", permissions=["operate"])
     def cancel(self, request: HttpRequest, queryset: object) -> HttpResponse:

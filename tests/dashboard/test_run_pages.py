@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.http import HttpResponse
 from django.test import Client
+from django_celery_results.models import TaskResult
 
 from scheduler.core.states import TERMINAL, State
 from scheduler.models import Occurrence
@@ -44,6 +45,16 @@ def test_attempts_show_worker_fence_outcome_and_error(scene: Scene, alice: Clien
     assert f"fence {run.fence}" in timeline
     assert "ValueError: no such column" in timeline
     assert "File jobs.py, line 3" in timeline
+
+
+def test_a_run_on_request_shows_its_own_payload_and_what_celery_kept(scene: Scene, alice: Client) -> None:
+    run = make_run(make_schedule(scene.acme, payload={"kind": "of the schedule"}))
+    Occurrence.objects.filter(id=run.id).update(payload={"kind": "its own"})
+    TaskResult.objects.create(task_id=str(run.id), status="SUCCESS", result='{"doubled": 8}')
+    (details,) = Document.of(alice.get(f"/runs/{run.id}")).texts("dl", class_="facts")
+    assert "its own" in details
+    assert "of the schedule" not in details
+    assert '{"doubled": 8}' in details
 
 
 def test_an_unchanged_run_is_answered_by_nothing(scene: Scene, alice: Client) -> None:

@@ -71,6 +71,8 @@ def detail(request: MemberRequest, run_id: UUID) -> HttpResponse:
         "zone": trigger_words.zone_of(revision.trigger),
         "why": queries.why(run),
         "attempts": queries.attempts(run),
+        "payload": queries.payload_of(run, revision),
+        "celery_result": queries.celery_result(run),
         "can_cancel": moving and run.cancel_requested_at is None,
         "can_redrive": run.state in FAILED,
         "can_dismiss": run.state in FAILED and run.dismissed_at is None,

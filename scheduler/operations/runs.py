@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from scheduler import definitions
 from scheduler.core import identity
 from scheduler.core.states import State
 from scheduler.errors import Conflict, FieldError, NotFound, ValidationFailed
@@ -32,18 +33,22 @@ def trigger_schedule(
 ) -> UUID:
     """Ask for a run now; returns its id. The same `request_key` twice within ten minutes is one run.
 
-    `overlap` (`skip`, `allow`) overrides the schedule's own. Raises Conflict on a cancelled schedule.
+    `overlap` (`skip`, `allow`) overrides the schedule's own. Raises Conflict on a cancelled schedule, and
+    ValidationFailed where the payload no longer fits the target.
     """
     _check_overlap(overlap)
     schedule = lock_schedule(tenant, schedule_id)
     refuse_cancelled(schedule)
+    revision = current_of(schedule).revision
+    # Its target may have changed since; and one that holds runs on request has no payload of its own.
+    definitions.check_payload(tenant, revision.target, revision.payload)
     connection, now = raw_connection(), database_time()
     before = schedules.requested_run(
         connection, schedule.id, origin_key=request_key, since=now - SAME_REQUEST_WITHIN
     )
     if before is not None:
         return before.id
-    overlap = overlap or current_of(schedule).revision.overlap
+    overlap = overlap or revision.overlap
     if overlap != Overlap.ALLOW:
         due.make_slots(connection, [schedule.id])
     due_at = identity.whole_millisecond(now)

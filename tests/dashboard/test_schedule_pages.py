@@ -9,6 +9,7 @@ from django.test import Client
 
 from scheduler import operations
 from scheduler.core.states import State
+from scheduler.jobs import run_now
 from scheduler.models import Occurrence, Schedule, ScheduleRevision, ScheduleState
 from tests.support.html import Document
 from tests.support.scene import ACTOR, Scene, make_run, make_schedule
@@ -288,3 +289,13 @@ def _instants(document: Document) -> list[datetime]:
     times = [element for element in document.all("time") if element["datetime"]]
     inside = document.texts("ol", class_="instants")[0]
     return [datetime.fromisoformat(t["datetime"]) for t in times if "".join(t.text) in inside]
+
+
+def test_what_holds_runs_on_request_says_so(scene: Scene, alice: Client) -> None:
+    run = Occurrence.objects.get(id=run_now("reports.build", {"kind": "daily"}, tenant=scene.acme))
+    for address, words in [
+        (f"/schedules/{run.schedule_id}", "When code asks for it"),
+        (f"/schedules/{run.schedule_id}", "Each run is asked for by code, with a payload of its own."),
+        ("/", "When code asks for it"),
+    ]:
+        assert words in alice.get(address).content.decode()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -13,7 +13,7 @@ from django.utils import timezone
 from scheduler.errors import Conflict, ValidationFailed
 from scheduler.jobs import cron, every, run_now, schedule, schedule_at
 from scheduler.models import Occurrence, Schedule, ScheduleRevision, Target
-from scheduler.operations import delete_schedule, sync_targets
+from scheduler.operations import delete_schedule, sync_targets, trigger_schedule
 from scheduler.worker.registry import JobSpec
 from tenants.models import AuditEntry, Tenant
 from tests import factories
@@ -120,6 +120,13 @@ class TestARequest:
         factories.schedule(tenant, name="reports.build on request")
         with pytest.raises(ValidationFailed, match=r"is called 'reports\.build on request'"):
             run_now("reports.build", tenant=tenant)
+
+    def test_by_a_person_s_button_is_held_against_the_target_as_well(self, tenant: Tenant) -> None:
+        factories.TargetFactory(name="needy", parameters=NEEDY)
+        held = Occurrence.objects.get(id=run_now("needy", {"invoice": 7}, tenant=tenant)).schedule_id
+        with pytest.raises(ValidationFailed, match=r"payload\.invoice: this field is required by 'needy'"):
+            trigger_schedule(tenant, held, request_key=uuid4(), actor=ACTOR)
+        assert Occurrence.objects.count() == 1
 
     def test_after_somebody_deleted_what_held_them_has_a_new_one(self, tenant: Tenant) -> None:
         first = Occurrence.objects.get(id=run_now("reports.build", tenant=tenant))

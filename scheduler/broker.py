@@ -35,6 +35,7 @@ class Envelope:
     generation: int
     target: str
     queue: str
+    endpoint: str = ""  # of an HTTP target; a worker bounds its calls by it before it claims
 
 
 class Publisher(Protocol):
@@ -73,7 +74,7 @@ def _headers(envelope: Envelope) -> dict[str, Any]:
     run_id = str(envelope.run_id)
     return {
         "lang": "py",
-        "task": envelope.target,
+        "task": topology.HTTP_TASK if envelope.endpoint else envelope.target,
         "id": run_id,
         "root_id": run_id,
         "parent_id": None,
@@ -87,6 +88,8 @@ def _headers(envelope: Envelope) -> dict[str, Any]:
         "ignore_result": True,
         "generation": envelope.generation,
         "due_at": envelope.due_at.isoformat(),
+        "target": envelope.target,
+        "endpoint": envelope.endpoint,
     }
 
 

@@ -18,6 +18,7 @@ from celery.exceptions import Ignore
 
 from scheduler.core.retry import UNSAFE
 from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
+from scheduler.topology import HTTP_TASK
 from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
 from scheduler.worker.registry import Function, JobSpec, payload_schema
@@ -70,6 +71,8 @@ def job(
     `ctx.check_cancelled()` and `ctx.heartbeat()` raise Drained; another worker takes the run up with the
     `resume` that was last reported, and the attempt that was broken off is not counted.
     """
+    if name == HTTP_TASK:
+        raise ValueError(f"job {name!r}: this name is the product's own, for HTTP targets")
     if side_effects not in SIDE_EFFECTS:
         raise ValueError(f"job {name!r}: side_effects {side_effects!r} is none of {', '.join(SIDE_EFFECTS)}")
     if drains and side_effects == UNSAFE:
@@ -78,7 +81,7 @@ def job(
     def decorate(function: Function) -> Any:
         spec = _spec(name, function, retry, timeout_s, side_effects, drains)
         registry.register(spec)
-        return _celery_task(spec)
+        return celery_task(spec)
 
     return decorate
 
@@ -106,7 +109,9 @@ def _spec(
     )
 
 
-def _celery_task(spec: JobSpec) -> Any:
+def celery_task(spec: JobSpec) -> Any:
+    """The task by which a worker runs what it has claimed."""
+
     def run(task: Any, *args: Any, **kwargs: Any) -> Any:
         if args:
             return spec.function(*args, **kwargs)

@@ -19,6 +19,7 @@ from scheduler.errors import NotFound
 from scheduler.models import (
     Attempt,
     Calendar,
+    Lease,
     Occurrence,
     Schedule,
     ScheduleRevision,
@@ -280,6 +281,7 @@ _WAITS: Final = {
     WaitReason.OVERLAP: "Waits for an earlier run of its schedule to end.",
     WaitReason.TENANT_CONCURRENCY: "Waits for other runs of the tenant to end: its limit is reached.",
     WaitReason.TENANT_RATE: "Waits for the tenant's dispatch rate to allow it.",
+    WaitReason.ENDPOINT_BUSY: "Waits for calls to its endpoint to end: workers make only so many at a time.",
     WaitReason.CATCH_UP_BUDGET: "Overdue; waits for its share of dispatch behind newly due work.",
 }
 
@@ -312,6 +314,9 @@ def _queued(run: Occurrence, last: Attempt | None) -> str:
 def _running(run: Occurrence, last: Attempt | None) -> str:
     since, worker = (last.started_at, last.worker) if last else (run.started_at, "a worker")
     asked = " It was asked to stop." if run.cancel_requested_at else ""
+    if Lease.objects.filter(run_id=run.id, expires_at__isnull=False).exists():
+        begun = f"{_moment(since, run)} under fence {run.fence}"
+        return f"Accepted by its endpoint, which is to end it; begun {begun}.{asked}"
     return f"Running since {_moment(since, run)} on {worker} under fence {run.fence}.{asked}"
 
 

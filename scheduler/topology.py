@@ -6,6 +6,8 @@ from kombu import Exchange, Queue
 
 EXCHANGE = "fencepost.runs"
 LANE = "default"
+# The task of every run of an HTTP target; those of jobs have the job's name.
+HTTP_TASK = "fencepost.http"
 CLASSES = ("high", "normal", "low", "overdue")
 
 

@@ -157,6 +157,7 @@ def _envelope(decision: Decision, generation: int) -> Envelope:
         generation=generation,
         target=candidate.target,
         queue=queue_name("overdue" if decision.overdue else candidate.priority),
+        endpoint=candidate.endpoint,
     )
 
 

@@ -53,13 +53,15 @@ JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
 -- name: lock_candidates
 -- The runs as they are now, under lock; those locked by others wait for the next round.
 SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedule_id, o.overlap, o.origin,
-       o.wait_reason, o.overdue, r.target_name AS target, r.catch_up, r.catch_up_limit, r.catch_up_window_s,
+       o.wait_reason, o.overdue, r.target_name AS target,
+       coalesce(lower(substring(g.url FROM '^https?://([^/?#]+)')), '') AS endpoint, r.catch_up, r.catch_up_limit, r.catch_up_window_s,
        r.catch_up_after_s, r.priority,
        -- Catch-up and backfill are bounded where they are made: the buffer takes all of them.
        CASE WHEN o.overdue THEN 1000000 ELSE r.buffer_limit END AS buffer_limit
 FROM unnest(%(run_ids)b::uuid[], %(due)b::timestamptz[]) AS w(run_id, due_at)
 JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+JOIN target g ON g.id = r.target_id
 ORDER BY o.id
 FOR UPDATE OF o SKIP LOCKED
 

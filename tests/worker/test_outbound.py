@@ -38,7 +38,7 @@ def post(
     url: str,
     *,
     timeout_s: float = 10,
-    body: bytes = b'{"kind": "daily"}',
+    body: bytes = b'{"kind": 1}',
     client: Client | None = None,
     **more: Any,
 ) -> Answer:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import CharField, Exists, OuterRef, QuerySet, Subquery
+from django.db.models import CharField, Exists, OuterRef, Q, QuerySet, Subquery
 
 from scheduler import definitions, trigger_words
 from scheduler.core.states import TERMINAL, AttemptOutcome, SkipReason, State, WaitReason
@@ -95,6 +95,20 @@ def names_of_schedules_naming(calendar: Calendar) -> list[str]:
 def targets(tenant: Tenant) -> QuerySet[Target]:
     """What this tenant may schedule, by name."""
     return allowed_targets(tenant).order_by("name")
+
+
+def all_targets(tenant: Tenant) -> QuerySet[Target]:
+    """Those, and the tenant's own that are switched off."""
+    allowed = allowed_targets(tenant).values("id")
+    return Target.objects.filter(Q(id__in=allowed) | Q(owner=tenant))
+
+
+def target(tenant: Tenant, target_id: UUID) -> Target:
+    """Raises NotFound, for another tenant's id too."""
+    found = all_targets(tenant).filter(id=target_id).first()
+    if found is None:
+        raise NotFound("No such target.")
+    return found
 
 
 def last_runs(schedules: Collection[Schedule], *, now: datetime) -> dict[UUID, Occurrence]:

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from api import calendars, documentation, runs, schedules
+from api import calendars, documentation, reports, runs, schedules, targets
 
 urlpatterns = [
     path("schedules", schedules.Schedules.as_view(), name="schedules"),
@@ -31,6 +31,11 @@ urlpatterns = [
     path("runs/<uuid:run_id>/redrive", runs.RunRedrive.as_view(), name="run-redrive"),
     path("runs/<uuid:run_id>/reconcile", runs.RunReconcile.as_view(), name="run-reconcile"),
     path("runs/<uuid:run_id>/dismiss", runs.RunDismiss.as_view(), name="run-dismiss"),
+    path("runs/<uuid:run_id>/heartbeat", reports.RunHeartbeat.as_view(), name="run-heartbeat"),
+    path("runs/<uuid:run_id>/complete", reports.RunComplete.as_view(), name="run-complete"),
+    path("targets", targets.Targets.as_view(), name="targets"),
+    path("targets/<uuid:target_id>", targets.OneTarget.as_view(), name="target"),
+    path("targets/<uuid:target_id>/rotate-secret", targets.TargetRotation.as_view(), name="target-rotation"),
     path("calendars", calendars.Calendars.as_view(), name="calendars"),
     path("calendars/<uuid:calendar_id>", calendars.OneCalendar.as_view(), name="calendar"),
     path("schema", documentation.Schema.as_view(), name="schema"),

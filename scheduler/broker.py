@@ -36,6 +36,7 @@ class Envelope:
     target: str
     task: str  # the Celery task that a worker runs for it
     queue: str
+    endpoint: str = ""  # of an HTTP target; a worker bounds its calls by it before it claims
 
 
 class Publisher(Protocol):
@@ -75,7 +76,6 @@ def _headers(envelope: Envelope) -> dict[str, Any]:
     return {
         "lang": "py",
         "task": envelope.task,
-        "target": envelope.target,
         "id": run_id,
         "root_id": run_id,
         "parent_id": None,
@@ -89,6 +89,8 @@ def _headers(envelope: Envelope) -> dict[str, Any]:
         "ignore_result": None,  # as the task itself says
         "generation": envelope.generation,
         "due_at": envelope.due_at.isoformat(),
+        "target": envelope.target,
+        "endpoint": envelope.endpoint,
     }
 
 

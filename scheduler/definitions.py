@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from scheduler import payloads
 from scheduler.core.errors import TriggerError
@@ -155,7 +155,21 @@ class Current:
 
 def allowed_targets(tenant: Tenant) -> QuerySet[Target]:
     """What this tenant may schedule."""
-    return Target.objects.filter(Q(everyone=True) | Q(tenants=tenant), enabled=True).distinct()
+    known = Q(everyone=True) | Q(tenants=tenant) | Q(owner=tenant)
+    return Target.objects.filter(known, enabled=True).distinct()
+
+
+def find_target(tenant: Tenant, name: str) -> Target:
+    """One that the tenant may schedule; its own before the platform's. Raises TriggerError."""
+    allowed = allowed_targets(tenant)
+    own_first = allowed.order_by(F("owner").asc(nulls_last=True))
+    found = None if payloads.text_fault(name) else own_first.filter(name=name).first()
+    if found is None:
+        hint = did_you_mean(name, list(allowed.values_list("name", flat=True)))
+        raise Field(path="target", value=name).refuse(
+            "unknown_target", f"unknown target {shown(name)}.{hint}"
+        )
+    return found
 
 
 def read(
@@ -347,12 +361,7 @@ class _Reading:
         name = field.text()
         if self.current is not None and name == self.current.revision.target_name:
             return self.current.revision.target
-        allowed = allowed_targets(self.tenant)
-        found = None if payloads.text_fault(name) else allowed.filter(name=name).first()
-        if found is None:
-            hint = did_you_mean(name, list(allowed.values_list("name", flat=True)))
-            raise field.refuse("unknown_target", f"unknown target {shown(name)}.{hint}")
-        return found
+        return find_target(self.tenant, name)
 
     def payload(self, target: Target | None) -> dict[str, Any]:
         payload: Any = self.given.get("payload", {})

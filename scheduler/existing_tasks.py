@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Retry
 
 from scheduler.core.reading import did_you_mean
 from scheduler.errors import Cancelled, LeaseLost, NotStarted, PermanentError, RetryLater
-from scheduler.topology import TASK_OF_KIND
+from scheduler.topology import EXISTING_TASK
 from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
 from scheduler.worker.registry import JobSpec, payload_schema
@@ -167,7 +167,7 @@ class _Unpublished:
         return None
 
 
-@shared_task(name=TASK_OF_KIND["task"], bind=True, typing=False, ignore_result=True)
+@shared_task(name=EXISTING_TASK, bind=True, typing=False, ignore_result=True)
 def run_existing_task(task: Task, *_: Any, **__: Any) -> None:
     """What a worker runs for every target of this kind; which one it is, the envelope says."""
     name = task.request.get("target")

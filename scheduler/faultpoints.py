@@ -22,6 +22,7 @@ POINTS = frozenset(
             "received after_claim_sql after_claim_commit before_ack mid_body after_effect"
             " after_complete_sql after_complete_commit"
         ),
+        "http": "after_send after_record",
         "sweep": "after_select after_update before_commit after_commit",
     }.items()
     for point in points.split()

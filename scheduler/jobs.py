@@ -19,6 +19,7 @@ from celery.exceptions import Ignore
 from scheduler.core.retry import UNSAFE
 from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
 from scheduler.on_request import JobTask, cron, every, run_now, schedule, schedule_at
+from scheduler.topology import EXISTING_TASK, HTTP_TASK
 from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
 from scheduler.worker.registry import Function, JobSpec, payload_schema
@@ -80,6 +81,8 @@ def job(
     `store_result`: keep what the job returns in the application's Celery result backend too, under the run's
     id. The ledger keeps a bounded copy in any case, and only that one is written under the fence.
     """
+    if name in (HTTP_TASK, EXISTING_TASK):
+        raise ValueError(f"job {name!r}: this name is the product's own")
     if side_effects not in SIDE_EFFECTS:
         raise ValueError(f"job {name!r}: side_effects {side_effects!r} is none of {', '.join(SIDE_EFFECTS)}")
     if drains and side_effects == UNSAFE:
@@ -88,7 +91,7 @@ def job(
     def decorate(function: Function) -> Any:
         spec = _spec(name, function, retry, timeout_s, side_effects, drains)
         registry.register(spec)
-        return _celery_task(spec, store_result=store_result)
+        return celery_task(spec, store_result=store_result)
 
     return decorate
 
@@ -116,7 +119,9 @@ def _spec(
     )
 
 
-def _celery_task(spec: JobSpec, *, store_result: bool) -> Any:
+def celery_task(spec: JobSpec, *, store_result: bool = False) -> Any:
+    """The task by which a worker runs what it has claimed."""
+
     def run(task: Any, *args: Any, **kwargs: Any) -> Any:
         if args:
             return spec.function(*args, **kwargs)

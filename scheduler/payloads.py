@@ -52,6 +52,16 @@ def check(payload: Mapping[str, Any], *, max_bytes: int, target: str, parameters
     return _first(_misfits("payload", payload, parameters or {}, target))
 
 
+def faults(field: str, document: Any, *, max_bytes: int) -> list[FieldError]:
+    """Everything wrong with any other document, as JSON and in its size."""
+    errors = _first(_json_faults(field, document))
+    size = 0 if errors else len(json.dumps(document).encode())
+    if size > max_bytes:
+        detail = f"{size:,} bytes are more than the {max_bytes:,} allowed."
+        errors = [FieldError(field=field, code="too_long", detail=detail)]
+    return errors
+
+
 def _first(errors: Iterator[FieldError]) -> list[FieldError]:
     return [error for error, _ in zip(errors, range(_MAX_ERRORS), strict=False)]
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import CharField, Exists, OuterRef, QuerySet, Subquery
+from django.db.models import CharField, Exists, OuterRef, Q, QuerySet, Subquery
 from django_celery_results.models import TaskResult
 
 from scheduler import definitions, trigger_words
@@ -20,6 +20,7 @@ from scheduler.errors import NotFound
 from scheduler.models import (
     Attempt,
     Calendar,
+    Lease,
     Occurrence,
     Schedule,
     ScheduleRevision,
@@ -95,6 +96,20 @@ def names_of_schedules_naming(calendar: Calendar) -> list[str]:
 def targets(tenant: Tenant) -> QuerySet[Target]:
     """What this tenant may schedule, by name."""
     return allowed_targets(tenant).order_by("name")
+
+
+def all_targets(tenant: Tenant) -> QuerySet[Target]:
+    """Those, and the tenant's own that are switched off."""
+    allowed = allowed_targets(tenant).values("id")
+    return Target.objects.filter(Q(id__in=allowed) | Q(owner=tenant))
+
+
+def target(tenant: Tenant, target_id: UUID) -> Target:
+    """Raises NotFound, for another tenant's id too."""
+    found = all_targets(tenant).filter(id=target_id).first()
+    if found is None:
+        raise NotFound("No such target.")
+    return found
 
 
 def last_runs(schedules: Collection[Schedule], *, now: datetime) -> dict[UUID, Occurrence]:
@@ -293,6 +308,7 @@ _WAITS: Final = {
     WaitReason.OVERLAP: "Waits for an earlier run of its schedule to end.",
     WaitReason.TENANT_CONCURRENCY: "Waits for other runs of the tenant to end: its limit is reached.",
     WaitReason.TENANT_RATE: "Waits for the tenant's dispatch rate to allow it.",
+    WaitReason.ENDPOINT_BUSY: "Waits for calls to its endpoint to end: workers make only so many at a time.",
     WaitReason.CATCH_UP_BUDGET: "Overdue; waits for its share of dispatch behind newly due work.",
 }
 
@@ -325,6 +341,9 @@ def _queued(run: Occurrence, last: Attempt | None) -> str:
 def _running(run: Occurrence, last: Attempt | None) -> str:
     since, worker = (last.started_at, last.worker) if last else (run.started_at, "a worker")
     asked = " It was asked to stop." if run.cancel_requested_at else ""
+    if Lease.objects.filter(run_id=run.id, expires_at__isnull=False).exists():
+        begun = f"{_moment(since, run)} under fence {run.fence}"
+        return f"Accepted by its endpoint, which is to end it; begun {begun}.{asked}"
     return f"Running since {_moment(since, run)} on {worker} under fence {run.fence}.{asked}"
 
 

@@ -8,14 +8,15 @@ EXCHANGE = "fencepost.runs"
 LANE = "default"
 CLASSES = ("high", "normal", "low", "overdue")
 
-
-# Celery tasks that stand for many targets. A job is a Celery task of its own name.
-TASK_OF_KIND = {"task": "fencepost.task"}
+# Celery tasks that stand for many targets: HTTP endpoints, existing tasks. A job is a task of its own name.
+HTTP_TASK = "fencepost.http"
+EXISTING_TASK = "fencepost.task"
+_TASK_OF_KIND = {"http": HTTP_TASK, "task": EXISTING_TASK}
 
 
 def celery_task(kind: str, target: str) -> str:
     """The name of the Celery task that runs a target of this kind."""
-    return TASK_OF_KIND.get(kind, target)
+    return _TASK_OF_KIND.get(kind, target)
 
 
 def queue_name(run_class: str, lane: str = LANE) -> str:

@@ -48,6 +48,7 @@ class Candidate:
     catch_up_window_s: int | None
     catch_up_after_s: int
     priority: str
+    endpoint: str = ""  # host and port, where the target is an HTTP one
 
     @property
     def slotted(self) -> bool:

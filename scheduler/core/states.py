@@ -30,6 +30,7 @@ class WaitReason(StrEnum):
     TENANT_CONCURRENCY = "tenant_concurrency"
     TENANT_RATE = "tenant_rate"
     CATCH_UP_BUDGET = "catch_up_budget"
+    ENDPOINT_BUSY = "endpoint_busy"
 
 
 class SkipReason(StrEnum):

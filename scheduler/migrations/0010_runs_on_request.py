@@ -19,7 +19,7 @@ ALTER TABLE schedule_revision ADD CONSTRAINT revision_trigger CHECK (
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0006_unknown_outcomes")]
+    dependencies = [("scheduler", "0007_http_targets")]
 
     operations = [
         migrations.RunSQL(
@@ -51,11 +51,26 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             "target",
             "kind",
-            models.CharField(choices=[("job", "Job"), ("task", "Task")], default="job", max_length=8),
+            models.CharField(
+                choices=[("job", "Job"), ("http", "HTTP"), ("task", "Task")], default="job", max_length=8
+            ),
         ),
         migrations.AddConstraint(
             "target",
-            models.CheckConstraint(condition=models.Q(("kind__in", ["job", "task"])), name="target_kind"),
+            models.CheckConstraint(
+                condition=models.Q(("kind__in", ["job", "http", "task"])), name="target_kind"
+            ),
+        ),
+        migrations.RemoveConstraint("target", "target_url"),
+        migrations.AddConstraint(
+            "target",
+            models.CheckConstraint(
+                condition=(
+                    models.Q(("kind", "http")) & ~models.Q(("url", ""))
+                    | ~models.Q(("kind", "http")) & models.Q(("url", ""))
+                ),
+                name="target_url",
+            ),
         ),
         migrations.RunSQL(ONE_KIND, "ALTER TABLE schedule_revision DROP CONSTRAINT revision_trigger"),
     ]

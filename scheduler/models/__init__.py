@@ -13,12 +13,13 @@ from scheduler.models.definitions import (
     TargetKind,
     ZoneRules,
 )
-from scheduler.models.ledger import Attempt, Occurrence, Session, ShardLease
+from scheduler.models.ledger import Attempt, Lease, Occurrence, Session, ShardLease
 
 __all__ = [
     "Attempt",
     "Calendar",
     "CatchUp",
+    "Lease",
     "Mode",
     "Occurrence",
     "OnExcluded",

@@ -19,6 +19,7 @@ def _choices(policies: type[StrEnum]) -> list[tuple[str, str]]:
 
 class TargetKind(models.TextChoices):
     JOB = "job"
+    HTTP = "http", "HTTP"
     TASK = "task"  # an existing Celery task, named by FENCEPOST_TASKS
 
 
@@ -29,10 +30,17 @@ class SideEffects(models.TextChoices):
 
 
 class Target(models.Model):
-    """What may be run. `tenants` empty and `everyone` false: nobody may name it."""
+    """What may be run: a job of the code, or an HTTP endpoint.
+
+    A tenant's own targets have it as their `owner`, and only that tenant may name them. Of the platform's,
+    with `tenants` empty and `everyone` false, nobody may.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    name = models.CharField(max_length=200, unique=True)
+    owner = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, null=True, blank=True, related_name="own_targets"
+    )
+    name = models.CharField(max_length=200)
     kind = models.CharField(max_length=8, choices=TargetKind.choices, default=TargetKind.JOB)
     side_effects = models.CharField(
         max_length=16, choices=SideEffects.choices, default=SideEffects.IDEMPOTENT
@@ -42,6 +50,12 @@ class Target(models.Model):
     retry = models.JSONField(null=True, blank=True)
     parameters = models.JSONField(default=dict, blank=True)  # JSON schema of the payload
     description = models.TextField(blank=True)
+    # Of an HTTP target. `sealed` has its credentials (scheduler/credentials.py), encrypted; nobody reads them
+    # but the worker that makes the call.
+    url = models.CharField(max_length=2000, blank=True, db_default="")
+    sealed = models.TextField(blank=True, editable=False, db_default="")
+    # How long an endpoint that has accepted a run may be silent; null: as long as the attempt may take.
+    heartbeat_timeout_s = models.PositiveIntegerField(null=True, blank=True)
     everyone = models.BooleanField(default=False)
     tenants = models.ManyToManyField(Tenant, blank=True, related_name="targets")
     enabled = models.BooleanField(default=True)
@@ -53,6 +67,13 @@ class Target(models.Model):
         constraints = [
             models.CheckConstraint(condition=Q(kind__in=TargetKind.values), name="target_kind"),
             models.CheckConstraint(condition=Q(side_effects__in=SideEffects.values), name="target_effects"),
+            models.CheckConstraint(
+                condition=(Q(kind="http") & ~Q(url="")) | (~Q(kind="http") & Q(url="")), name="target_url"
+            ),
+            models.UniqueConstraint(
+                fields=["name"], condition=Q(owner__isnull=True), name="target_name_once"
+            ),
+            models.UniqueConstraint(fields=["owner", "name"], name="target_name_once_an_owner"),
         ]
 
     def __str__(self) -> str:

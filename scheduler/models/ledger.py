@@ -95,6 +95,23 @@ class Attempt(models.Model):
         return f"attempt {self.number} of {self.run_id}"
 
 
+class Lease(models.Model):
+    """That an attempt is in somebody's hands: a session's, or, with `expires_at`, an endpoint's."""
+
+    run_id = models.UUIDField(primary_key=True)
+    due_at = models.DateTimeField()
+    session_id = models.UUIDField()
+    fence = models.BigIntegerField()
+    expires_at = models.DateTimeField(null=True)
+
+    class Meta:
+        managed = False
+        db_table = "lease"
+
+    def __str__(self) -> str:
+        return f"lease of {self.run_id} under fence {self.fence}"
+
+
 class Session(models.Model):
     """A process's renewable claim to be alive. Workers hold leases by it; ticks and relays are counted."""
 

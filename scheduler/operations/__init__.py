@@ -17,6 +17,7 @@ from scheduler.operations.editing import (
     zone_rules,
 )
 from scheduler.operations.lifecycle import delete_schedule, pause_schedule, resume_schedule
+from scheduler.operations.reports import complete_run, heartbeat_run
 from scheduler.operations.requests import keep_up_with, request_run
 from scheduler.operations.runs import cancel_run, dismiss_run, reconcile_run, redrive_run, trigger_schedule
 from scheduler.operations.timeline import settle, what_is_ahead
@@ -27,10 +28,12 @@ __all__ = [
     "JobSpec",
     "apply_schedules",
     "cancel_run",
+    "complete_run",
     "create_schedule",
     "delete_schedule",
     "dismiss_run",
     "edit_schedule",
+    "heartbeat_run",
     "keep_up_with",
     "pause_schedule",
     "put_schedule",

@@ -157,7 +157,7 @@ def _sync_target(spec: JobSpec, *, now: datetime, actor: Actor) -> AppliedChange
         "parameters": dict(spec.parameters),
         "description": spec.description,
     }
-    target = Target.objects.select_for_update().filter(name=spec.name).first()
+    target = Target.objects.select_for_update().filter(owner=None, name=spec.name).first()
     action = "edited" if target else "created"
     target = target or Target(name=spec.name, kind=spec.kind, everyone=True, created_at=now)
     if spec.kind == TargetKind.TASK and action == "edited":

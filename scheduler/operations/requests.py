@@ -13,9 +13,9 @@ from uuid import UUID, uuid4, uuid5
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from scheduler import definitions, payloads
+from scheduler import definitions
 from scheduler.core import identity
-from scheduler.core.reading import did_you_mean, shown
+from scheduler.core.errors import TriggerError
 from scheduler.definitions import Definition
 from scheduler.errors import Conflict, FieldError, ValidationFailed
 from scheduler.models import Overlap, Schedule, ScheduleState, Target
@@ -78,12 +78,10 @@ def request_run(
 
 
 def _find_target(tenant: Tenant, name: str) -> Target:
-    allowed = definitions.allowed_targets(tenant)
-    found = None if payloads.text_fault(name) else allowed.filter(name=name).first()
-    if found is None:
-        hint = did_you_mean(name, list(allowed.values_list("name", flat=True)))
-        raise _refusal("target", "unknown_target", f"unknown target {shown(name)}.{hint}")
-    return found
+    try:
+        return definitions.find_target(tenant, name)
+    except TriggerError as error:
+        raise _refusal(error.field, error.code, error.detail) from None
 
 
 def _moment(at: datetime | None, now: datetime) -> datetime:

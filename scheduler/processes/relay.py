@@ -158,6 +158,7 @@ def _envelope(decision: Decision, generation: int) -> Envelope:
         target=candidate.target,
         task=celery_task(candidate.kind, candidate.target),
         queue=queue_name("overdue" if decision.overdue else candidate.priority),
+        endpoint=candidate.endpoint,
     )
 
 

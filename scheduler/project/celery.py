@@ -28,7 +28,7 @@ app.conf.update(
 )
 app.steps["consumer"].add(Gate)
 app.autodiscover_tasks(related_name="jobs")
-app.conf.imports = settings.FENCEPOST.jobs
+app.conf.imports = ("scheduler.tasks", *settings.FENCEPOST.jobs)
 
 
 @signals.worker_init.connect

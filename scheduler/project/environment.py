@@ -9,14 +9,16 @@ import difflib
 import re
 import secrets
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from scheduler.core.networks import Network, networks_of
 from scheduler.project import embedded
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+SECRET_LENGTH = 32
 LOCAL_HOSTS = "127.0.0.1,localhost,[::1]"
 
 KNOWN_NAMES = frozenset(
@@ -31,11 +33,14 @@ KNOWN_NAMES = frozenset(
         "FAULT",
         "FAULT_LOG",  # read by scheduler/faultpoints.py: who reached an armed point
         "HOME",
+        "HTTP_ALLOW_NETWORKS",
+        "HTTP_SHARE",
         "HTTPS",
         "IGNORE_OWNERSHIP",
         "JOBS",
         "LOOK_AHEAD_S",
         "PARENT_PID",  # set by `up` for its children, taken by supervisor.watch_parent
+        "SECRETS_KEY",
         "SESSION_S",
         "SHARDS",
         "SHARD_LEASE_S",
@@ -87,6 +92,9 @@ class Environment:
     sweep_rate: float
     breaker: float
     catch_up_budget: float
+    http_allow_networks: tuple[Network, ...]
+    http_share: float
+    secrets_keys: tuple[str, ...] = field(repr=False)
     effects: Path
     cases: Path
     jobs: tuple[str, ...]
@@ -133,6 +141,16 @@ class _Reader:
     def database(self, name: str, default: str) -> str:
         return self.read(name, default, _parse_database_url, "a URL such as postgresql://user@host:5432/name")
 
+    def secrets(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """Several with commas between them. What is wrong is told without showing them."""
+        keys = tuple(key.strip() for key in self.environ.get(name, "").split(",") if key.strip())
+        if any(len(key) < SECRET_LENGTH for key in keys):
+            self.problems.append(
+                f"{name} is not valid: it must be random texts of at least {SECRET_LENGTH} characters with "
+                f"commas between them, the one that encrypts first."
+            )
+        return keys or default
+
     def require(self, name: str, value: str, advice: str) -> str:
         if not value:
             self.problems.append(f"{name} is required: {advice}.")
@@ -146,6 +164,7 @@ def load(environ: Mapping[str, str]) -> Environment:
     home = reader.path("FENCEPOST_HOME", REPOSITORY / ".fencepost")
     database_url = reader.database("DATABASE_URL", embedded.database_url(home))
     allow_faults = reader.flag("FENCEPOST_ALLOW_FAULTS")
+    secret_key = _secret_key(reader, home)
     environment = Environment(
         home=home,
         embedded_database=not environ.get("DATABASE_URL"),
@@ -158,7 +177,7 @@ def load(environ: Mapping[str, str]) -> Environment:
         ),
         bind=reader.text("BIND", "127.0.0.1"),
         port=reader.whole("PORT", 8000, 1, 65535),
-        secret_key=_secret_key(reader, home),
+        secret_key=secret_key,
         allowed_hosts=_allowed_hosts(reader, home),
         debug=reader.flag("DEBUG"),
         https=reader.flag("FENCEPOST_HTTPS"),
@@ -171,6 +190,14 @@ def load(environ: Mapping[str, str]) -> Environment:
         sweep_rate=reader.number("FENCEPOST_SWEEP_RATE", 200, 1, 1_000_000),
         breaker=reader.number("FENCEPOST_BREAKER", 0.85, 0, 1),
         catch_up_budget=reader.number("FENCEPOST_CATCH_UP_BUDGET", 0.2, 0, 1),
+        http_allow_networks=reader.read(
+            "FENCEPOST_HTTP_ALLOW_NETWORKS",
+            (),
+            networks_of,
+            "networks such as 10.1.0.0/16 or fd00:1::/32, without host bits, with commas between them",
+        ),
+        http_share=reader.number("FENCEPOST_HTTP_SHARE", 0.5, 0.01, 1),
+        secrets_keys=reader.secrets("FENCEPOST_SECRETS_KEY", (secret_key,)),
         effects=reader.path("FENCEPOST_EFFECTS", home / "effects.jsonl"),
         cases=reader.path("FENCEPOST_CASES", REPOSITORY.parent / "shared" / "cases"),
         jobs=reader.read("FENCEPOST_JOBS", (), _parse_modules, "module names with commas between them"),

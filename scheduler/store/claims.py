@@ -1,7 +1,7 @@
 """Claims and ends of attempts, in sets. The caller owns the transaction and calls `lock` before it acts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -59,11 +59,16 @@ class Claimed:
     cancel_grace_s: int
     resume: Any
     side_effects: str
+    url: str = field(default="", repr=False)
+    sealed: str = field(default="", repr=False)
+    enabled: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
     """How an attempt ended and what that makes of its run. `delay_s` only with RETRY_WAIT.
+
+    With RUNNING the attempt goes on without its worker: an endpoint has accepted the run.
 
     `fixed_delay`: the schedule waits for this run's end.
     """

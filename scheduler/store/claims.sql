@@ -96,8 +96,8 @@ SELECT claim_id, refusal FROM seen
 SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by,
        o.attempt_count AS attempt, o.attempt_count - o.attempts_forgiven AS tries, o.schedule_id, o.revision,
        o.origin_key, o.overlap <> 'allow' AS slotted, r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
-       t.slug AS tenant, r.target_name AS target, coalesce(o.payload, r.payload) AS payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
-       o.progress->'resume' AS resume, g.side_effects
+       t.slug AS tenant, r.target_name AS target, coalesce(o.payload, r.payload) AS payload, r.payload_ref, r.retry,
+       r.timeout_s, r.cancel_grace_s, o.progress->'resume' AS resume, g.side_effects, g.url, g.sealed, g.enabled
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
@@ -124,8 +124,8 @@ WITH moment AS MATERIALIZED (
     WHERE l.run_id = e.run_id AND l.fence = e.fence
       AND CASE %(guard)s::text
           WHEN 'holder' THEN true
-          WHEN 'dead' THEN NOT EXISTS (
-              SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > m.now)
+          WHEN 'dead' THEN CASE WHEN l.expires_at IS NOT NULL THEN l.expires_at <= m.now ELSE NOT EXISTS (
+              SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > m.now) END
           WHEN 'overdue' THEN l.ends_by <= m.now
       END
     RETURNING l.run_id, l.fence

@@ -134,7 +134,7 @@ WHERE o.id IS NULL OR o.state <> 'RUNNING' OR o.fence <> l.fence
 
 -- name: slot_not_given_back
 -- I4: a run that has ended holds no slot; its schedule would skip for ever. One that waits holds none either,
--- unless its outcome was unknown and it is to be tried again.
+-- unless its outcome was unknown and it is to be tried again, or its endpoint was busy.
 SELECT s.run_id::text AS subject,
        format('holds the slot of schedule %%s, but is %%s', s.schedule_id, coalesce(o.state, 'absent')) AS detail
 FROM overlap_slot s
@@ -142,7 +142,7 @@ LEFT JOIN occurrence o ON o.due_at = s.due_at AND o.id = s.run_id
 WHERE s.run_id IS NOT NULL
   AND (o.id IS NULL
        OR o.state NOT IN ('QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED', 'UNKNOWN')
-          AND NOT (o.state = 'PENDING' AND o.attempts_forgiven > 0))
+          AND NOT (o.state = 'PENDING' AND (o.attempts_forgiven > 0 OR o.wait_reason = 'endpoint_busy')))
 
 -- name: attempts_miscounted
 -- I8: the counter that the limit is checked against is the number of attempts, less those that draining workers

@@ -53,7 +53,9 @@ JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
 -- name: lock_candidates
 -- The runs as they are now, under lock; those locked by others wait for the next round.
 SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedule_id, o.overlap, o.origin,
-       o.wait_reason, o.overdue, r.target_name AS target, g.kind, r.catch_up, r.catch_up_limit, r.catch_up_window_s,
+       o.wait_reason, o.overdue, r.target_name AS target, g.kind,
+       coalesce(lower(substring(g.url FROM '^https?://([^/?#]+)')), '') AS endpoint,
+       r.catch_up, r.catch_up_limit, r.catch_up_window_s,
        r.catch_up_after_s, r.priority,
        -- Catch-up and backfill are bounded where they are made: the buffer takes all of them.
        CASE WHEN o.overdue THEN 1000000 ELSE r.buffer_limit END AS buffer_limit

@@ -79,7 +79,12 @@ WITH wanted AS (
     FROM wanted w
     WHERE o.due_at = w.due_at AND o.id = w.run_id
       AND o.state IN ('PENDING', 'QUEUED', 'RUNNING', 'RETRY_WAIT', 'SUSPENDED')
-    RETURNING o.id, o.state
+    RETURNING o.id, o.due_at, o.state, o.schedule_id, o.revision
+), asked AS (
+    -- An endpoint that has accepted the run learns it by its next heartbeat; nobody can end it but the sweep.
+    UPDATE lease l SET ends_by = least(l.ends_by, %(now)s + make_interval(secs => r.cancel_grace_s))
+    FROM touched t JOIN schedule_revision r ON r.schedule_id = t.schedule_id AND r.number = t.revision
+    WHERE l.run_id = t.id AND t.state = 'RUNNING' AND l.expires_at IS NOT NULL
 ), agenda AS (
     DELETE FROM outbox b USING touched t WHERE b.run_id = t.id AND t.state = 'CANCELLED'
 ), freed AS (

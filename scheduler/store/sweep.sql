@@ -1,7 +1,8 @@
 -- What was lost on the way, by the database clock alone.
 
 -- name: dead_leases
--- Runs whose holder's session is over, or that no session holds; the oldest first.
+-- Runs whose holder's session is over, or that no session holds, and those of which their endpoint was silent for
+-- too long; the oldest first.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
        r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
        g.side_effects
@@ -10,7 +11,8 @@ LEFT JOIN session s ON s.id = l.session_id
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
 JOIN target g ON g.id = r.target_id
-WHERE s.id IS NULL OR s.expires_at <= clock_timestamp()
+WHERE CASE WHEN l.expires_at IS NOT NULL THEN l.expires_at <= clock_timestamp()
+           ELSE s.id IS NULL OR s.expires_at <= clock_timestamp() END
 ORDER BY l.granted_at
 LIMIT %(limit)s
 
@@ -25,7 +27,8 @@ JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
 JOIN target g ON g.id = r.target_id
 WHERE l.ends_by <= clock_timestamp()
-  AND EXISTS (SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > clock_timestamp())
+  AND (l.expires_at > clock_timestamp()
+       OR EXISTS (SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > clock_timestamp()))
 ORDER BY l.ends_by
 LIMIT %(limit)s
 

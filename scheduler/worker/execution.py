@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from scheduler.core.identity import idempotency_key, sub_key
@@ -20,6 +20,8 @@ from scheduler.worker.registry import JobSpec
 
 ERROR_BYTES = 16 * 1024
 RESULT_BYTES = 64 * 1024
+# What a function returns whose attempt goes on elsewhere: an endpoint has accepted the run and will end it.
+ACCEPTED: Final = object()
 _SECRETS = re.compile(
     r"(?i)((?:pass(?:word|wd)?|secret|token|api[_-]?key|authorization)[\"']?\s*[=:]\s*)(?:bearer\s+)?[^\s,;&\"']+"
 )
@@ -105,7 +107,9 @@ def attempt(held: Held, spec: JobSpec, recorder: Recorder) -> tuple[Ending, Base
     """Call the job once. Returns how it ended, and the exception to show to whoever watches."""
     try:
         result = spec.function(Context(held, recorder, drains=spec.drains), **held.claimed.payload)
-        return _ending(held, Decision(state=State.SUCCEEDED), _storable(result)), None
+        if result is ACCEPTED:
+            return _ending(held, Decision(state=State.RUNNING), None), None
+        return _ending(held, Decision(state=State.SUCCEEDED), storable(result)), None
     except BaseException as error:
         return _failure(held, spec, error), error
 
@@ -162,7 +166,7 @@ def _ending(
     )
 
 
-def _storable(result: Any) -> Any:
+def storable(result: Any, *, limit: int = RESULT_BYTES) -> Any:
     """The result as Postgres can keep it. A run whose work is done does not fail for what it returns: what
     is no bounded JSON is replaced by a note that says so.
     """
@@ -173,8 +177,8 @@ def _storable(result: Any) -> Any:
         return {"not_stored": f"the result is no JSON: {type(error).__name__}: {error}"[:500]}
     if "\\u0000" in text or re.search(r"\\ud[89a-f]", text):
         return {"not_stored": "the result has characters that cannot be stored"}
-    if len(text) > RESULT_BYTES:
-        return {"not_stored": f"the result has {len(text)} bytes, more than {RESULT_BYTES}"}
+    if len(text) > limit:
+        return {"not_stored": f"the result has {len(text)} bytes, more than {limit}"}
     return result
 
 

@@ -15,14 +15,16 @@ from uuid import UUID
 import psycopg
 
 from scheduler import telemetry
-from scheduler.core.states import Refusal
+from scheduler.core.states import Refusal, State
 from scheduler.faultpoints import fault_point
-from scheduler.store import claims
+from scheduler.store import accepted, claims
+from scheduler.store.accepted import Park
 from scheduler.store.claims import Claim, Claimed, Ending
 from scheduler.store.statements import DATABASE_AWAY, Connection, transaction
 
 MOST_AT_ONCE = 500
 RECONNECT_S = 0.2
+NOBODY = UUID(int=0)
 
 ClaimAnswer: TypeAlias = Claimed | Refusal
 
@@ -42,7 +44,15 @@ class EndWish:
     answer: Callable[[bool], None]
 
 
-Wish: TypeAlias = ClaimWish | EndWish
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParkWish:
+    """Of a run that is not claimed, for its endpoint is busy. `answer` once it has gone back to waiting."""
+
+    park: Park
+    answer: Callable[[], None]
+
+
+Wish: TypeAlias = ClaimWish | EndWish | ParkWish
 
 
 class Flusher(threading.Thread):
@@ -87,10 +97,33 @@ class Flusher(threading.Thread):
         wishes = [wish for wish in batch if isinstance(wish, ClaimWish)]
         firsts = list({wish.claim.run_id: wish for wish in reversed(wishes)}.values())
         kept = {wish.claim.claim_id for wish in firsts}
+        self._park([wish for wish in batch if isinstance(wish, ParkWish)])
         self._write(ends, firsts)
         for twin in wishes:
             if twin.claim.claim_id not in kept:
                 twin.answer(Refusal.ALREADY_HELD)
+
+    def _park(self, wishes: Sequence[ParkWish]) -> None:
+        """A transaction of its own: it is rare, and the locks of claims and ends need not wait for it.
+
+        What the database will not take stays QUEUED, and the sweep finds it unclaimed.
+        """
+        parks = [wish.park for wish in wishes]
+        while parks:
+            try:
+                connection = self._connected()
+                with transaction(connection):
+                    claims.lock(connection, claims=[_place(park) for park in parks])
+                    accepted.park(connection, parks)
+                break
+            except DATABASE_AWAY as error:
+                telemetry.trouble("flush_repeated", error=str(error).strip())
+                self._recover(error)
+            except psycopg.Error as error:
+                telemetry.alert("row_set_aside", error=f"{type(error).__name__}: {error}".strip())
+                break
+        for wish in wishes:
+            wish.answer()
 
     def _write(self, ends: Sequence[EndWish], wishes: Sequence[ClaimWish]) -> None:
         """Until it is written. A row that the database will not take is found by halving and set aside."""
@@ -111,16 +144,18 @@ class Flusher(threading.Thread):
         asked = [wish.claim for wish in wishes]
         with transaction(connection):
             claims.lock(connection, endings=endings, claims=asked)
-            accepted = self._end(connection, endings)
+            on_record = self._end(connection, endings)
             refusals = self._claim(connection, wishes)
         if ends:
             fault_point("worker.after_complete_commit")
+        if any(ending.state is State.RUNNING for ending in endings):
+            fault_point("http.after_record")
         if wishes:
             fault_point("worker.after_claim_commit")
         # Read by claim id also after a commit that was heard: there is one way to the answer.
         won = claims.claimed(connection, [claim.claim_id for claim in asked]) if asked else {}
         for end in ends:
-            end.answer(end.ending.fence in accepted)
+            end.answer(end.ending.fence in on_record)
         for wish in wishes:
             claim_id = wish.claim.claim_id
             wish.answer(won.get(claim_id) or refusals.get(claim_id) or Refusal.NOT_FOUND)
@@ -129,15 +164,19 @@ class Flusher(threading.Thread):
         """Fences under which the end is on record, also by an earlier try whose answer was lost."""
         if not endings:
             return set()
-        accepted = set(claims.end_attempts(connection, endings, guard="holder"))
-        refused = [ending for ending in endings if ending.fence not in accepted]
+        handed_over = [ending for ending in endings if ending.state is State.RUNNING]
+        on_record = accepted.hand_over(connection, handed_over)
+        ended = [ending for ending in endings if ending.state is not State.RUNNING]
+        on_record |= set(claims.end_attempts(connection, ended, guard="holder"))
+        refused = [ending for ending in endings if ending.fence not in on_record]
         if refused:
-            accepted |= claims.already_ended(connection, refused)
-            late = [ending for ending in refused if ending.fence not in accepted]
-            accepted |= set(claims.resolve_unknown(connection, late))
-            claims.count_late_writes(connection, [ending for ending in late if ending.fence not in accepted])
+            on_record |= accepted.reported(connection, [one for one in refused if one in handed_over])
+            on_record |= claims.already_ended(connection, refused)
+            late = [ending for ending in refused if ending.fence not in on_record]
+            on_record |= set(claims.resolve_unknown(connection, late))
+            claims.count_late_writes(connection, [ending for ending in late if ending.fence not in on_record])
         fault_point("worker.after_complete_sql")
-        return accepted
+        return on_record
 
     def _claim(self, connection: Connection, wishes: Sequence[ClaimWish]) -> dict[UUID, Refusal | None]:
         refusals: dict[UUID, Refusal | None] = {}
@@ -149,7 +188,7 @@ class Flusher(threading.Thread):
         return refusals
 
     def _bisect(self, ends: Sequence[EndWish], wishes: Sequence[ClaimWish], error: psycopg.Error) -> None:
-        everything: list[Wish] = [*ends, *wishes]
+        everything: list[ClaimWish | EndWish] = [*ends, *wishes]
         if len(everything) == 1:
             self._set_aside(everything[0], error)
             return
@@ -157,7 +196,7 @@ class Flusher(threading.Thread):
         self._flush(everything[:middle])
         self._flush(everything[middle:])
 
-    def _set_aside(self, wish: Wish, error: psycopg.Error) -> None:
+    def _set_aside(self, wish: ClaimWish | EndWish, error: psycopg.Error) -> None:
         telemetry.alert("row_set_aside", error=f"{type(error).__name__}: {error}".strip())
         if isinstance(wish, ClaimWish):
             wish.answer(Refusal.NOT_FOUND)
@@ -179,3 +218,8 @@ class Flusher(threading.Thread):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _place(park: Park) -> Claim:
+    """Where the run lies, for its lock. Nothing is claimed."""
+    return Claim(run_id=park.run_id, due_at=park.due_at, claim_id=NOBODY)

@@ -37,6 +37,7 @@ from scheduler.db import engine_connection
 from scheduler.faultpoints import fault_point
 from scheduler.store.sessions import Load
 from scheduler.worker import runtime
+from scheduler.worker.endpoints import EndpointBounds
 from scheduler.worker.runtime import Worker
 
 # No slot came free for so long: what is in hand goes back, another worker may have one. At 0.05 a busy host,
@@ -58,6 +59,8 @@ class Delivery:
     run_id: UUID
     due_at: datetime
     received_at: float
+    generation: int
+    endpoint: str  # of an HTTP target, else empty
 
 
 class Gate(bootsteps.StartStopStep):
@@ -118,6 +121,7 @@ class Gate(bootsteps.StartStopStep):
             session_s=settings.FENCEPOST.session_s,
             load=self._load,
             abandoned=self._leave,
+            endpoints=EndpointBounds(capacity=lambda: self._capacity, share=settings.FENCEPOST.http_share),
         )
         worker.start()
         self._worker = worker
@@ -158,6 +162,8 @@ class Gate(bootsteps.StartStopStep):
                 run_id=UUID(request.id),
                 due_at=datetime.fromisoformat(request.request_dict["due_at"]),
                 received_at=time.monotonic(),
+                generation=int(request.request_dict["generation"]),
+                endpoint=str(request.request_dict.get("endpoint") or ""),
             )
         except (KeyError, TypeError, ValueError) as error:
             self._refuse_junk(request, error)
@@ -185,7 +191,13 @@ class Gate(bootsteps.StartStopStep):
             delivery = self._in_hand.popleft()
             self._moved_at = time.monotonic()
             self._busy += 1
-            worker.claim(delivery.run_id, delivery.due_at, self._answer_to(delivery))
+            worker.claim(
+                delivery.run_id,
+                delivery.due_at,
+                self._answer_to(delivery),
+                endpoint=delivery.endpoint,
+                generation=delivery.generation,
+            )
 
     def _answer_to(self, delivery: Delivery) -> Callable[[UUID | Refusal], None]:
         return lambda answer: self._post(lambda: self._settle(delivery, answer))

@@ -1,20 +1,24 @@
 """A worker process without its Celery: session, flusher and the table of what is held."""
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from random import random
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 from scheduler import telemetry
 from scheduler.core.states import Refusal, State
 from scheduler.store import claims
+from scheduler.store.accepted import Park
 from scheduler.store.claims import Claim, Claimed
 from scheduler.store.sessions import Load
 from scheduler.store.statements import DATABASE_AWAY, Connection
+from scheduler.worker.endpoints import EndpointBounds
 from scheduler.worker.execution import Held, attempt
-from scheduler.worker.flusher import ClaimAnswer, ClaimWish, EndWish, Flusher
+from scheduler.worker.flusher import ClaimAnswer, ClaimWish, EndWish, Flusher, ParkWish
 from scheduler.worker.registry import JobSpec
 from scheduler.worker.sessions import SessionKeeper
 
@@ -37,7 +41,9 @@ class Worker:
         session_s: float,
         load: Callable[[], Load],
         abandoned: Callable[[], None],
+        endpoints: EndpointBounds | None = None,
     ) -> None:
+        self._endpoints = endpoints or EndpointBounds(capacity=lambda: sys.maxsize, share=1)
         self._held: dict[UUID, Held] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()
@@ -59,18 +65,29 @@ class Worker:
         with self._lock:
             return list(self._held.values())
 
-    def claim(self, run_id: UUID, due_at: datetime, answer: Answer) -> None:
-        """Ask for a run. `answer` is called from another thread: with the claim id, or with why not."""
+    def claim(
+        self, run_id: UUID, due_at: datetime, answer: Answer, *, endpoint: str = "", generation: int = 0
+    ) -> None:
+        """Ask for a run. `answer` is called from another thread: with the claim id, or with why not.
+
+        One of an HTTP target names its endpoint: where that is busy the run is parked instead.
+        """
         session_id = self._session.session_id
         if session_id is None:
             answer(Refusal.SESSION_LOST)
             return
-        claim = Claim(run_id=run_id, due_at=due_at, claim_id=uuid4(), trace_id=None)
+        claim_id = uuid4()
+        if endpoint and not self._endpoints.enter(claim_id, endpoint):
+            park = Park(run_id=run_id, due_at=due_at, generation=generation, jitter=random())
+            self._flusher.submit(ParkWish(park=park, answer=lambda: answer(Refusal.PARKED)))
+            return
+        trace_id = claim_id.hex if endpoint else None
+        claim = Claim(run_id=run_id, due_at=due_at, claim_id=claim_id, trace_id=trace_id)
         self._flusher.submit(
             ClaimWish(
                 claim=claim,
                 session_id=session_id,
-                answer=lambda found: answer(self._keep(found, session_id)),
+                answer=lambda found: answer(self._keep(found, claim_id, session_id)),
             )
         )
 
@@ -81,6 +98,7 @@ class Worker:
         """
         held = self._held[claim_id]
         ending, error = attempt(held, spec, self._progress)
+        self._endpoints.leave(claim_id)
 
         def written(accepted: bool) -> None:
             # Held until its end is on record: a renewal that no longer named it would disown its lease.
@@ -103,8 +121,9 @@ class Worker:
         self._flusher.finish(timeout_s)
         self._session.finish(timeout_s)
 
-    def _keep(self, found: ClaimAnswer, session_id: UUID) -> UUID | Refusal:
+    def _keep(self, found: ClaimAnswer, claim_id: UUID, session_id: UUID) -> UUID | Refusal:
         if isinstance(found, Refusal):
+            self._endpoints.leave(claim_id)
             telemetry.claim_refused(found)
             return found
         held = Held(

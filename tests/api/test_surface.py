@@ -132,6 +132,9 @@ class TestDocumentation:
             "list_runs", "list_runs_of_schedule", "read_run", "cancel_run",
             "redrive_run", "dismiss_run", "reconcile_run",
             "preview_edit", "explain_schedule", "backfill_schedule",
+            "heartbeat_run", "complete_run",
+            "list_targets", "create_target", "read_target", "edit_target", "delete_target",
+            "rotate_target_secret",
             "list_calendars", "create_calendar", "read_calendar", "edit_calendar", "delete_calendar",
         }  # fmt: skip
 

@@ -8,9 +8,10 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from rest_framework.test import APIClient
 
 from scheduler.calendars import create_calendar
-from scheduler.models import Calendar, Occurrence, Schedule
+from scheduler.models import Calendar, Occurrence, Schedule, Target
 from scheduler.operations import trigger_schedule
-from scheduler.orm import database_time
+from scheduler.orm import database_time, raw_connection
+from scheduler.targets import create_target
 from tenants.models import Membership, Tenant
 from tests import factories
 from tests.api.people import client_of
@@ -18,9 +19,10 @@ from tests.api.people import client_of
 pytestmark = pytest.mark.django_db
 
 # Routes without an id: what they show is the caller's own, or nobody's.
-OF_THE_CALLER = {"schedules", "draft-preview", "runs", "calendars"}
+OF_THE_CALLER = {"schedules", "draft-preview", "runs", "calendars", "targets"}
 PUBLIC = {"schema", "docs"}
 # What is refused, to its owner too, unless the run failed for good, or nobody knows whether it did.
+OF_ACCEPTED_RUNS = {"run-heartbeat", "run-complete"}
 OF_FAILED_RUNS = {"run-redrive": "FAILED", "run-dismiss": "FAILED", "run-reconcile": "UNKNOWN"}
 
 
@@ -49,6 +51,8 @@ BODIES = {
     "schedule-backfill": '{"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}',
     "calendar": '{"days": ["2026-12-26"]}',
     "run-reconcile": '{"outcome": "failed"}',
+    "run-heartbeat": '{"fence": 1}',
+    "run-complete": '{"fence": 1, "outcome": "succeeded"}',
 }
 
 WITH_ID = [route for route in api_routes() if ids_of(route)]
@@ -66,13 +70,25 @@ def calendar(tenant: Tenant) -> Calendar:
 
 
 @pytest.fixture
-def url_of(tenant: Tenant, schedule: Schedule, calendar: Calendar) -> Any:
-    """The address of a named route about Alice's schedule, a run of it, or her calendar."""
+def own_target(tenant: Tenant) -> Target:
+    """Of Alice's tenant, and not the one that her schedule names."""
+    body = {"name": "billing", "url": "https://billing.example/hook"}
+    return create_target(tenant, body, actor=factories.ACTOR).target
+
+
+@pytest.fixture
+def url_of(tenant: Tenant, schedule: Schedule, calendar: Calendar, own_target: Target) -> Any:
+    """The address of a named route about Alice's schedule, a run of it, her calendar or her target."""
     run_id = trigger_schedule(tenant, schedule.id, request_key=schedule.id, actor=factories.ACTOR)
 
     def url(name: str) -> str:
         route = next(route for route in WITH_ID if route.name == name)
-        known = {"schedule_id": schedule.id, "run_id": run_id, "calendar_id": calendar.id}
+        known = {
+            "schedule_id": schedule.id,
+            "run_id": run_id,
+            "calendar_id": calendar.id,
+            "target_id": own_target.id,
+        }
         return reverse(name, kwargs={key: known[key] for key in ids_of(route)})
 
     return url
@@ -86,16 +102,41 @@ def fail_the_run(state: str) -> None:
     runs.update(state=state, finished_at=None if state == "UNKNOWN" else now)
 
 
+def accept_the_run() -> None:
+    """As its endpoint has it after a 202."""
+    runs, now = Occurrence.objects.all(), database_time()
+    Target.objects.filter(name="reports.build").update(kind="http", url="https://reports.example/")
+    runs.update(state="QUEUED", wait_reason=None, generation=1, queued_at=now)
+    runs.update(state="RUNNING", fence=1, attempt_count=1, started_at=now)
+    with raw_connection().cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO lease (run_id, due_at, session_id, fence, claim_id, granted_at, ends_by, expires_at)"
+            " SELECT id, due_at, '00000000-0000-0000-0000-000000000000', 1, gen_random_uuid(), now(),"
+            " now() + interval '1 hour', now() + interval '1 minute' FROM occurrence"
+        )
+
+
 def test_every_route_is_classified() -> None:
     without_id = {route.name for route in api_routes() if not ids_of(route)}
     assert without_id == OF_THE_CALLER | PUBLIC
-    assert {key for route in WITH_ID for key in ids_of(route)} <= {"schedule_id", "run_id", "calendar_id"}
+    assert {key for route in WITH_ID for key in ids_of(route)} <= {
+        "schedule_id",
+        "run_id",
+        "calendar_id",
+        "target_id",
+    }
     assert all(verbs_of(route) for route in api_routes() if route.name not in PUBLIC)
 
 
 @pytest.mark.parametrize(("name", "verb"), CALLS)
 def test_a_stranger_finds_nothing_and_changes_nothing(
-    charlie: APIClient, url_of: Any, schedule: Schedule, calendar: Calendar, name: str, verb: str
+    charlie: APIClient,
+    url_of: Any,
+    schedule: Schedule,
+    calendar: Calendar,
+    own_target: Target,
+    name: str,
+    verb: str,
 ) -> None:
     answer = charlie.generic(verb, url_of(name), "{}", content_type="application/json")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
@@ -104,6 +145,9 @@ def test_a_stranger_finds_nothing_and_changes_nothing(
     assert list(Occurrence.objects.values_list("state", flat=True)) == ["PENDING"]
     calendar.refresh_from_db()
     assert (calendar.revision, calendar.days) == (1, ["2026-12-25"])
+    before = own_target.sealed
+    own_target.refresh_from_db()
+    assert (own_target.enabled, own_target.sealed) == (True, before)
 
 
 @pytest.mark.parametrize(("name", "verb"), CALLS)
@@ -124,6 +168,8 @@ def test_a_viewer_reads_and_does_no_more(bob: APIClient, url_of: Any, name: str,
 def test_the_owner_is_let_through(alice: APIClient, url_of: Any, name: str, verb: str) -> None:
     if name in OF_FAILED_RUNS:
         fail_the_run(OF_FAILED_RUNS[name])
+    if name in OF_ACCEPTED_RUNS:
+        accept_the_run()
     sent = BODIES.get(name, "{}")
     answer = alice.generic(verb, url_of(name), sent, content_type="application/json", HTTP_IF_MATCH='"1"')
     assert answer.status_code < 300, answer.content
@@ -155,6 +201,8 @@ def test_lists_hold_the_callers_own(
         assert len(alice.get(reverse(name)).json()["results"]) == 1
         assert len(bob.get(reverse(name)).json()["results"]) == 1
         assert charlie.get(reverse(name)).json()["results"] == []
+    seen = [[row["name"] for row in who.get("/api/v1/targets").json()["results"]] for who in (alice, charlie)]
+    assert seen == [["billing", "reports.build"], ["reports.build"]]
 
 
 def test_a_run_filter_by_a_foreign_schedule_is_empty(

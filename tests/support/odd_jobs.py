@@ -64,3 +64,17 @@ def hog(ctx: Context, seconds: float = 1.0) -> None:
     while time.monotonic() < ends:
         pass
     effects.append(ctx, "end")
+
+
+@job("tests.unsafe_exit", side_effects="unsafe_external")
+def unsafe_exit(ctx: Context) -> None:
+    """Its process ends after the effect, before it can tell."""
+    effects.append(ctx, "begin")
+    os._exit(3)
+
+
+@job("tests.unsafe_sleeper", side_effects="unsafe_external")
+def unsafe_sleeper(ctx: Context, seconds: float = 60.0) -> None:
+    effects.append(ctx, "begin")
+    time.sleep(seconds)
+    effects.append(ctx, "end")

@@ -39,6 +39,7 @@ from scheduler.worker.board import Board
 from scheduler.worker.execution import Held, attempt, broken_off
 from scheduler.worker.registry import Function, JobSpec
 from scheduler.worker.runtime import ProgressLine, Worker
+from scheduler.worker.sessions import SessionKeeper
 
 LOOK_S = 0.25  # how soon a child that is gone, or a limit that has passed, is noticed
 MAINTAIN_S = 0.5  # Celery looks for dead children every five seconds, and sees most at once
@@ -218,6 +219,9 @@ class Children:
         self._reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, DATAGRAM_BYTES)
         _shared = _Shared(board=self.board, to_parent=writer)
+
+    def start_session(self, session: SessionKeeper) -> None:
+        session.start()
 
     def begin(self, worker: Worker) -> None:
         """After the fork of the pool: threads do not survive it."""

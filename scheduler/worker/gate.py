@@ -130,6 +130,7 @@ class Gate(bootsteps.StartStopStep):
             load=self._load,
             abandoned=self._leave,
             board=self._pool.board,
+            start_session=self._pool.start_session,
         )
         worker.start()
         self._pool.begin(worker)
@@ -141,16 +142,17 @@ class Gate(bootsteps.StartStopStep):
         been taken by now: a look at the moment of a renewal, every ten seconds, met the same second of a load
         that comes by the second, found all slots busy for minutes, and lost messages were not sent again.
         """
-        with self._lock:
-            self._note_load()
-            assert self._quietest is not None
-            quietest, self._quietest = self._quietest, None
-            return quietest
+        quietest, self._quietest = self._quietest, None
+        return quietest or self._load_now()
 
     def _note_load(self) -> None:
-        prefetched = len(self._in_hand)
-        if self._quietest is None or self._busy + prefetched < self._quietest.taken:
-            self._quietest = Load(capacity=self._capacity, busy=self._busy, prefetched=prefetched)
+        """Without the lock, as `_load` is: with gevent a session that waited for it might wait for a job."""
+        quietest, now = self._quietest, self._load_now()
+        if quietest is None or now.taken < quietest.taken:
+            self._quietest = now
+
+    def _load_now(self) -> Load:
+        return Load(capacity=self._capacity, busy=self._busy, prefetched=len(self._in_hand))
 
     @property
     def _capacity(self) -> int:

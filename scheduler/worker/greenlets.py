@@ -5,6 +5,7 @@ session, which is renewed by a real thread: a job that computes without ever yie
 others, yet what they hold must not be given to other workers for that.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from uuid import UUID
 
 import gevent
 from celery.exceptions import TimeLimitExceeded
-from gevent import GreenletExit
+from gevent import GreenletExit, monkey
 
 from scheduler import telemetry
 from scheduler.errors import Cancelled, LeaseLost
@@ -23,8 +24,10 @@ from scheduler.worker.board import Board
 from scheduler.worker.execution import Held
 from scheduler.worker.registry import Function, JobSpec
 from scheduler.worker.runtime import Worker
+from scheduler.worker.sessions import SessionKeeper
 
 LOOK_S = 0.25
+STILL_S = 10.0  # how long the loop may stand still with no job to blame
 
 
 @dataclass(eq=False, kw_only=True)
@@ -33,6 +36,7 @@ class _Inside:
 
     held: Held
     greenlet: Any
+    may_stay_until: float
     unwanted_since: float | None = None
 
 
@@ -44,11 +48,16 @@ class Greenlets:
         self._run = consumer.on_task_request
         self._slot_is_free = slot_is_free
         self._inside: dict[UUID, _Inside] = {}
+        self._turned_at = time.monotonic()
         self._worker: Worker | None = None
+
+    def start_session(self, session: SessionKeeper) -> None:
+        _start_real_thread(session.run)
 
     def begin(self, worker: Worker) -> None:
         self._worker = worker
         runtime.install(self)
+        _start_real_thread(self._guard)
         threading.Thread(target=self._watch, name="fencepost-watch", daemon=True).start()
 
     def register_with_event_loop(self, hub: Any) -> None:
@@ -78,7 +87,11 @@ class Greenlets:
         limit_s = claimed.timeout_s + claimed.cancel_grace_s
 
         def bounded(*args: Any, **kwargs: Any) -> Any:
-            inside = self._inside[claimed.claim_id] = _Inside(held=held, greenlet=gevent.getcurrent())
+            inside = self._inside[claimed.claim_id] = _Inside(
+                held=held,
+                greenlet=gevent.getcurrent(),
+                may_stay_until=time.monotonic() + limit_s + claimed.cancel_grace_s,
+            )
             limit = gevent.Timeout.start_new(limit_s)
             try:
                 return function(*args, **kwargs)
@@ -101,6 +114,7 @@ class Greenlets:
     def _watch(self) -> None:
         while True:
             time.sleep(LOOK_S)
+            self._turned_at = time.monotonic()
             for inside in list(self._inside.values()):
                 if inside.held.cancelled.is_set() or inside.held.lost.is_set():
                     self._press(inside)
@@ -117,3 +131,23 @@ class Greenlets:
         """From the loop itself, where between this look and the throw nothing else runs."""
         if self._inside.get(claim_id) is inside:
             inside.greenlet.throw(GreenletExit)
+
+    def _guard(self) -> None:
+        """A job that never yields cannot be thrown out, and its session would be renewed for ever. Once it is
+        well past its limit the process has to go; what else it holds is run again. Counted in looks, and not
+        by the clock: a process that was stopped and goes on has not stood still.
+        """
+        sleep = monkey.get_original("time", "sleep")
+        seen, looks = 0.0, 0
+        while True:
+            sleep(LOOK_S)
+            looks = looks + 1 if self._turned_at == seen else 0
+            seen = self._turned_at
+            latest = max((inside.may_stay_until for inside in list(self._inside.values())), default=0.0)
+            if looks * LOOK_S > STILL_S and time.monotonic() > latest:
+                telemetry.alert("loop_stands_still", inside=len(self._inside))
+                os._exit(os.EX_TEMPFAIL)
+
+
+def _start_real_thread(run: Callable[[], None]) -> None:
+    monkey.get_original("_thread", "start_new_thread")(run, ())

@@ -12,12 +12,16 @@ from scheduler.worker.children import Children
 from scheduler.worker.execution import Held
 from scheduler.worker.registry import JobSpec
 from scheduler.worker.runtime import Worker
+from scheduler.worker.sessions import SessionKeeper
 
 LOOK_S = 0.5
 
 
 class Pool(Protocol):
     board: Board
+
+    def start_session(self, session: SessionKeeper) -> None:
+        """In a thread that no job can hold up."""
 
     def begin(self, worker: Worker) -> None:
         """Once Celery's pool stands; a pool of processes has forked by then."""
@@ -61,6 +65,9 @@ class Threads:
         self._stuck = stuck
         self._lost_since: dict[int, float] = {}
         self._worker: Worker | None = None
+
+    def start_session(self, session: SessionKeeper) -> None:
+        session.start()
 
     def begin(self, worker: Worker) -> None:
         self._worker = worker

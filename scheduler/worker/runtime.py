@@ -38,6 +38,7 @@ class Worker:
 
     `load` is asked at each renewal for what the process has to say of itself; `abandoned` is called when the
     session ran out unrenewed while runs were held. What the session says of a run is written on `board`.
+    `start_session`: where greenlets pass for threads, how to start one that is none.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class Worker:
         load: Callable[[], Load],
         abandoned: Callable[[], None],
         board: Board | None = None,
+        start_session: Callable[[SessionKeeper], None] = SessionKeeper.start,
     ) -> None:
         self._kept: dict[UUID, Kept] = {}
         self._lock = threading.Lock()
         self._board = board or Board()
+        self._start_session = start_session
         self._flusher = Flusher(connect)
         self._progress = ProgressLine(connect)
         self._session = SessionKeeper(
@@ -67,7 +70,7 @@ class Worker:
 
     def start(self) -> None:
         self._flusher.start()
-        self._session.start()
+        self._start_session(self._session)
 
     @property
     def can_claim(self) -> bool:

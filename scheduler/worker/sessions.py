@@ -54,6 +54,7 @@ class SessionKeeper(threading.Thread):
         self._listed_at: datetime | None = None
         self._ending = threading.Event()
         self._opened = threading.Event()
+        self._closed = threading.Event()
 
     @property
     def session_id(self) -> UUID | None:
@@ -70,12 +71,13 @@ class SessionKeeper(threading.Thread):
     def finish(self, timeout_s: float) -> None:
         """End the session: what it still held is the sweep's at once."""
         self._ending.set()
-        self.join(timeout_s)
+        self._closed.wait(timeout_s)
 
     def run(self) -> None:
         while not self._ending.is_set():
             self._ending.wait(self._step())
         self._close()
+        self._closed.set()
 
     def _step(self) -> float:
         """One renewal or opening; seconds until the next."""

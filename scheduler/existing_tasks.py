@@ -26,7 +26,6 @@ from scheduler.worker.execution import Context
 from scheduler.worker.registry import JobSpec, payload_schema
 
 MOST_ATTEMPTS: Final = 100  # a revision's bound, for a task that says it may be retried without end
-_CLAIM: Final = "fencepost_claim"
 
 
 class UnknownTask(ValueError):
@@ -99,7 +98,7 @@ class _Call:
             "delivery_info": {},
             "hostname": "",
             "ignore_result": None,
-            _CLAIM: str(ctx.fence),
+            runtime.CLAIM: str(ctx.fence),
         }
         result, info, _, _ = self._trace(run_id, [], payload, request)
         if info is None:
@@ -151,7 +150,7 @@ def _keep_retries_from_the_broker(task: Any) -> None:
 
     def signature_from_request(request: Any = None, args: Any = None, kwargs: Any = None, **more: Any) -> Any:
         request = task.request if request is None else request
-        if request.get(_CLAIM) is None:
+        if request.get(runtime.CLAIM) is None:
             return original(request, args, kwargs, **more)
         if args or (kwargs is not None and dict(kwargs) != dict(request.kwargs)):
             raise PermanentError("a retry with other arguments: a run keeps the payload it was made with")
@@ -172,7 +171,7 @@ def run_existing_task(task: Task, *_: Any, **__: Any) -> None:
     """What a worker runs for every target of this kind; which one it is, the envelope says."""
     name = task.request.get("target")
     spec = registry.jobs().get(name) or _unknown(name)
-    error = runtime.execute_here(UUID(task.request.get(_CLAIM)), spec)
+    error = runtime.execute_here(UUID(task.request.get(runtime.CLAIM)), spec)
     if isinstance(error, (LeaseLost, Cancelled, RetryLater, Retry)):
         raise Ignore
     if error is not None:

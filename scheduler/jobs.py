@@ -125,7 +125,7 @@ def celery_task(spec: JobSpec, *, store_result: bool = False) -> Any:
     def run(task: Any, *args: Any, **kwargs: Any) -> Any:
         if args:
             return spec.function(*args, **kwargs)
-        claim_id = task.request.get("fencepost_claim")
+        claim_id = task.request.get(runtime.CLAIM)
         if claim_id is None:
             raise RuntimeError(f"job {spec.name!r} runs from its schedule, not by delay() or apply_async()")
         returned: list[Any] = []
@@ -133,6 +133,9 @@ def celery_task(spec: JobSpec, *, store_result: bool = False) -> Any:
         error = runtime.execute_here(UUID(claim_id), keeping)
         if isinstance(error, (LeaseLost, Cancelled, RetryLater)):
             raise Ignore  # neither a success nor a failure to Celery's monitors
+        if error is not None and not isinstance(error, Exception):
+            # A pool would take a SystemExit for the end of its worker.
+            raise RuntimeError(repr(error)) from error
         if error is not None:
             raise error
         return returned[0] if returned else None

@@ -154,6 +154,7 @@ CELERY_CONTROL_QUEUE_DURABLE = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 4
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
+CELERY_WORKER_LOST_WAIT = 0.5  # for a dead child's last words; Celery's default is ten seconds
 CELERY_TASK_ACKS_LATE = False  # the worker acknowledges by itself, once a claim is durable
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_ACCEPT_CONTENT = ["json"]

@@ -28,6 +28,14 @@ _SECRETS = re.compile(
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 
 
+class Flag(Protocol):
+    """An event of this process, or a mark on the page that it shares with its parent."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+
 class Recorder(Protocol):
     """Where progress goes: the worker's connection to the ledger."""
 
@@ -46,9 +54,9 @@ class Held:
     claimed: Claimed
     session_id: UUID
     good_until: Callable[[], float]
-    lost: threading.Event = field(default_factory=threading.Event)
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    draining: threading.Event = field(default_factory=threading.Event)
+    lost: Flag = field(default_factory=threading.Event)
+    cancelled: Flag = field(default_factory=threading.Event)
+    draining: Flag = field(default_factory=threading.Event)
 
     def check(self) -> None:
         """Raises LeaseLost or Cancelled: the attempt is no longer wanted."""
@@ -117,6 +125,22 @@ def attempt(held: Held, spec: JobSpec, recorder: Recorder) -> tuple[Ending, Base
 def _failure(held: Held, spec: JobSpec, error: BaseException) -> Ending:
     outcome, decision = _verdict(held, spec, error)
     return _ending(held, decision, None, outcome=outcome, error=describe(error))
+
+
+def broken_off(held: Held, outcome: AttemptOutcome, message: str) -> Ending:
+    """How an attempt ended of which the job itself can no longer tell: its process died, or was killed."""
+    claimed = held.claimed
+    unsafe = claimed.side_effects == UNSAFE
+    decision = after_failure(
+        RetryPolicy.of(claimed.retry),
+        run_id=claimed.run_id,
+        attempt=claimed.tries,
+        side_effects=claimed.side_effects,
+    )
+    if outcome is AttemptOutcome.CANCELLED:
+        decision = Decision(state=State.UNKNOWN if unsafe else State.CANCELLED)
+    error = {"type": outcome.value, "message": message}
+    return _ending(held, decision, None, outcome=outcome, error=error)
 
 
 def _verdict(held: Held, spec: JobSpec, error: BaseException) -> tuple[AttemptOutcome, Decision]:

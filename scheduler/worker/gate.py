@@ -4,14 +4,18 @@ A message is a hint. It waits here, unacknowledged and unclaimed, until a slot i
 claimed, and once the claim or its refusal is committed the message is acknowledged. So a worker killed
 before loses nothing, and a job of hours never meets the broker's consumer time-out.
 
-All of Celery that is touched, documented or not, is touched in this module (Celery and kombu are pinned to
-their minors; tests/worker/test_celery_surface.py fails when a name changes):
-`Consumer.on_task_request`, `.amqheartbeat`, `.hub`, `.timer`, `.call_soon`, `.task_consumer`,
-`.pool.num_processes`;
-`Hub.add_reader`, `.call_repeatedly`; `Request.message`, `.request_dict`, `.acknowledged`;
+All of Celery that is touched, documented or not, is touched in this module and in pools.py, greenlets.py
+and children.py (Celery and kombu are pinned to their minors; tests/worker/test_celery_surface.py fails when a
+name changes):
+`Consumer.on_task_request`, `.amqheartbeat`, `.hub`, `.timer`, `.task_consumer`, `.connection`, `.pool`;
+`Hub.add_reader`, `.call_repeatedly`; `Timer.call_repeatedly`; `Request.message`, `.request_dict`,
+`.acknowledged`, `.type`, `.body`, `.content_type`, `.content_encoding`, `.on_accepted`, `.send_event`;
 `TaskConsumer._add_tag`, `._receive_callback`, `._active_tags`; `Channel._remove_tag`;
-`state.task_ready`, `.should_stop`.
-Every AMQP call is made by the thread that owns the connection.
+`state.task_ready`, `.should_stop`; `trace.fast_trace_task`;
+`TaskPool.num_processes`, and of prefork's `.apply_async`, `.maintain_pool`, `.flush`, `._pool`;
+`AsynPool._cache`, `._active_writers`, `._flush_writer`; `ApplyResult._writer`, `._write_to`.
+Every AMQP call is made by the thread that owns the connection; with gevent, which has one thread, by whoever
+holds the lock.
 """
 
 import os
@@ -36,8 +40,10 @@ from scheduler.core.states import Refusal
 from scheduler.db import engine_connection
 from scheduler.faultpoints import fault_point
 from scheduler.store.sessions import Load
-from scheduler.worker import runtime
+from scheduler.topology import is_amqp
 from scheduler.worker.endpoints import EndpointBounds
+from scheduler.worker.execution import Held
+from scheduler.worker.pools import pool_of
 from scheduler.worker.runtime import Worker
 
 # No slot came free for so long: what is in hand goes back, another worker may have one. At 0.05 a busy host,
@@ -46,7 +52,6 @@ HOLD_S = 0.3
 PUMP_S = 0.02
 ABANDON_S = 5.0  # for jobs to notice that they are no longer held, before the process ends under them
 DRAIN_S = 8.0  # of the ten seconds after SIGTERM; the rest is for writing ends and leaving
-CLAIM = "fencepost_claim"
 
 _log = get_logger(__name__)
 
@@ -70,16 +75,21 @@ class Gate(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
         self._consumer = consumer
         self._run = consumer.on_task_request
+        self._pool = pool_of(consumer, slot_is_free=self._slot_is_free, stuck=self._retreat)
         consumer.on_task_request = self.receive
         if not consumer.hub:
             consumer.amqheartbeat = 0  # with gevent, heartbeats wait on the events' connection: 11 tasks/s
         self._in_hand: deque[Delivery] = deque()
         self._busy = 0
+        self._claiming = 0  # claims asked for and not yet settled
+        self._is_remote = is_amqp(settings.CELERY_BROKER_URL)
+        self._pump_timer: Any = None
         self._quietest: Load | None = None  # since the last renewal of the session
         self._moved_at = 0.0  # when a message last went from the hand to a slot
         self._subscribed = True
         self._cancelled_tags: list[str] = []
         self._draining = False
+        self._leaving = threading.Event()
         self._lock = threading.RLock()
         self._mail: deque[Callable[[], None]] = deque()
         self._wake_reader, self._wake_writer = os.pipe()
@@ -97,12 +107,13 @@ class Gate(bootsteps.StartStopStep):
             self._subscribed = True
         if self._worker is None:
             self._begin()
-        if not consumer.hub:
-            consumer.timer.call_repeatedly(PUMP_S, self.pump)
+        if not consumer.hub and self._pump_timer is None:
+            self._pump_timer = consumer.timer.call_repeatedly(PUMP_S, self.pump)
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         hub.add_reader(self._wake_reader, self._read_mail)
         hub.call_repeatedly(PUMP_S, self._beat)
+        self._pool.register_with_event_loop(hub)
 
     def _beat(self) -> None:
         """Celery's first drain of a new connection swallows the broker's close; its loop would then wait for
@@ -122,10 +133,12 @@ class Gate(bootsteps.StartStopStep):
             load=self._load,
             abandoned=self._leave,
             endpoints=EndpointBounds(capacity=lambda: self._capacity, share=settings.FENCEPOST.http_share),
+            board=self._pool.board,
+            start_session=self._pool.start_session,
         )
         worker.start()
+        self._pool.begin(worker)
         self._worker = worker
-        runtime.install(worker, self._slot_is_free)
         signals.worker_ready.connect(self._take_over_signals, weak=False)
 
     def _load(self) -> Load:
@@ -133,16 +146,17 @@ class Gate(bootsteps.StartStopStep):
         been taken by now: a look at the moment of a renewal, every ten seconds, met the same second of a load
         that comes by the second, found all slots busy for minutes, and lost messages were not sent again.
         """
-        with self._lock:
-            self._note_load()
-            assert self._quietest is not None
-            quietest, self._quietest = self._quietest, None
-            return quietest
+        quietest, self._quietest = self._quietest, None
+        return quietest or self._load_now()
 
     def _note_load(self) -> None:
-        prefetched = len(self._in_hand)
-        if self._quietest is None or self._busy + prefetched < self._quietest.taken:
-            self._quietest = Load(capacity=self._capacity, busy=self._busy, prefetched=prefetched)
+        """Without the lock, as `_load` is: with gevent a session that waited for it might wait for a job."""
+        quietest, now = self._quietest, self._load_now()
+        if quietest is None or now.taken < quietest.taken:
+            self._quietest = now
+
+    def _load_now(self) -> Load:
+        return Load(capacity=self._capacity, busy=self._busy, prefetched=len(self._in_hand))
 
     @property
     def _capacity(self) -> int:
@@ -191,6 +205,7 @@ class Gate(bootsteps.StartStopStep):
             delivery = self._in_hand.popleft()
             self._moved_at = time.monotonic()
             self._busy += 1
+            self._claiming += 1
             worker.claim(
                 delivery.run_id,
                 delivery.due_at,
@@ -203,6 +218,7 @@ class Gate(bootsteps.StartStopStep):
         return lambda answer: self._post(lambda: self._settle(delivery, answer))
 
     def _settle(self, delivery: Delivery, answer: UUID | Refusal) -> None:
+        self._claiming -= 1
         if answer in (Refusal.SESSION_LOST, Refusal.TOO_EARLY):
             with self._lock:  # nothing moved: it stays in hand, and is asked for again at the next pump
                 self._busy -= 1
@@ -211,14 +227,13 @@ class Gate(bootsteps.StartStopStep):
         fault_point("worker.before_ack")
         self._acknowledge(delivery.request)
         if isinstance(answer, UUID):
-            delivery.request.request_dict[CLAIM] = str(answer)
-            self._run(delivery.request)
+            self._pool.hand_over(delivery.request, answer)
         else:
             state.task_ready(delivery.request)
             self._slot_is_free()
 
     def _slot_is_free(self) -> None:
-        """From the pool's thread at the end of a job, and after a refusal."""
+        """From the pool at the end of a run, and after a refusal."""
         with self._lock:
             self._busy -= 1
         self._post(self.pump)
@@ -236,7 +251,7 @@ class Gate(bootsteps.StartStopStep):
     # ---- giving back ----------------------------------------------------------------------------------
 
     def _is_crowded(self) -> bool:
-        if not self._consumer.hub:
+        if not self._is_remote:
             return self._draining and bool(self._in_hand)
         return self._is_stuck() or (self._draining and self._subscribed)
 
@@ -264,7 +279,7 @@ class Gate(bootsteps.StartStopStep):
         if consumer is None or not consumer.channel.connection or wanted == self._subscribed:
             return
         self._subscribed = wanted
-        if not self._consumer.hub:
+        if not self._is_remote:
             consumer.consume() if wanted else consumer.cancel()
             return
         if wanted:
@@ -287,8 +302,8 @@ class Gate(bootsteps.StartStopStep):
     # ---- the owner's mailbox --------------------------------------------------------------------------
 
     def _post(self, call: Callable[[], None]) -> None:
-        """Have the thread that owns the connection do this. Without an event loop the transport is a local
-        one, whose acknowledgements any thread may make.
+        """Have the thread that owns the connection do this. Without an event loop there is but one thread,
+        gevent's, or the transport is a local one, whose acknowledgements any thread may make.
         """
         if not self._consumer.hub:
             with self._lock:
@@ -308,7 +323,7 @@ class Gate(bootsteps.StartStopStep):
         while self._mail:
             self._mail.popleft()()
 
-    # ---- SIGTERM --------------------------------------------------------------------------------------
+    # ---- the way out ----------------------------------------------------------------------------------
 
     def _take_over_signals(self, **_: Any) -> None:
         """Celery's warm shutdown drops what it has acknowledged and not begun: drain first, then let it."""
@@ -316,38 +331,60 @@ class Gate(bootsteps.StartStopStep):
             signal.signal(number, self._drain)
 
     def _drain(self, *_: Any) -> None:
-        if not self._draining:
-            self._draining = True
+        if not self._leaving.is_set():
+            self._leaving.set()
             threading.Thread(target=self._drain_and_stop, name="fencepost-drain", daemon=True).start()
 
     def _leave(self) -> None:
         """The database could not be reached for two lengths of a session: what runs here is others' to run
         again. A thread that does not notice cannot be ended; the process can.
         """
-        self._await_idle(ABANDON_S)
-        telemetry.alert("left_without_database", runs=self._busy)
-        os._exit(os.EX_TEMPFAIL)
+        self._await_at_most(0, ABANDON_S)
+        telemetry.alert("left_without_database", runs=self._unfinished)
+        self._exit(os.EX_TEMPFAIL)
 
-    def _await_idle(self, seconds: float) -> None:
-        """Until nothing runs here, or so long. Looks at the pump's rhythm: an event set at each free slot
-        would cost every run something for the sake of the last.
+    def _retreat(self, stuck: list[Held]) -> None:
+        """Their runs were ended, their threads were not. The others are bounded by limits of their own: when
+        nothing else is left, the process ends, and whoever started it starts the next.
+        """
+        for held in stuck:
+            telemetry.alert("thread_does_not_end", run=str(held.claimed.run_id), target=held.claimed.target)
+        self._draining = True
+        self._post(self.pump)
+        self._await_at_most(len(stuck), float("inf"))
+        self._exit(os.EX_TEMPFAIL)
+
+    @property
+    def _unfinished(self) -> int:
+        """Runs that are claimed, or being claimed, and whose end is not on record."""
+        return self._claiming + (len(self._worker.held()) if self._worker is not None else 0)
+
+    def _await_at_most(self, runs: int, seconds: float) -> None:
+        """Until no more than so many are unfinished, or so long. Looks at the pump's rhythm: an event set at
+        each end would cost every run something for the sake of the last.
         """
         deadline = time.monotonic() + seconds
-        while self._busy and time.monotonic() < deadline:
+        while self._unfinished > runs and time.monotonic() < deadline:
             time.sleep(PUMP_S)
 
     def _drain_and_stop(self) -> None:
+        self._draining = True
         self._post(self.pump)
         if self._worker is not None:
             self._worker.drain()
-        self._await_idle(DRAIN_S)
-        left = self._busy
+        self._await_at_most(0, DRAIN_S)
+        left = self._unfinished
+        if left:
+            # Their session is closed: the sweep takes these runs up again at once.
+            telemetry.trouble("left_running", runs=left)
+            self._pool.end_hard()
         if self._worker is not None:
             self._worker.finish(timeout_s=2.0)
-        if left:
-            # Threads cannot be ended, and Celery would wait for them. Their session is closed: the sweep
-            # takes these runs up again at once.
-            telemetry.trouble("left_running", runs=left)
         if left or not self._consumer.hub:  # without an event loop Celery looks up every two seconds only
-            os._exit(0)
+            self._exit(os.EX_OK)
         state.should_stop = 0  # type: ignore[assignment]  # stubs know None alone; it is an exit code
+
+    def _exit(self, code: int) -> None:
+        """At once: threads that cannot be ended, Celery would wait for."""
+        self._pool.end_hard()
+        os._exit(code)

@@ -6,31 +6,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from random import random
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
 from scheduler import telemetry
 from scheduler.core.states import Refusal, State
 from scheduler.store import claims
 from scheduler.store.accepted import Park
-from scheduler.store.claims import Claim, Claimed
+from scheduler.store.claims import Claim, Claimed, Ending
 from scheduler.store.sessions import Load
 from scheduler.store.statements import DATABASE_AWAY, Connection
+from scheduler.worker.board import Board, Place
 from scheduler.worker.endpoints import EndpointBounds
 from scheduler.worker.execution import Held, attempt
 from scheduler.worker.flusher import ClaimAnswer, ClaimWish, EndWish, Flusher, ParkWish
 from scheduler.worker.registry import JobSpec
 from scheduler.worker.sessions import SessionKeeper
 
+CLAIM = "fencepost_claim"  # the field of a Celery request that names the claim it runs under
+
 Connect: TypeAlias = Callable[[str], Connection]
 Answer: TypeAlias = Callable[[UUID | Refusal], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A run that is held, and its place on the board."""
+
+    held: Held
+    place: Place
 
 
 class Worker:
     """Claims runs, executes them under their fences and writes their ends.
 
     `load` is asked at each renewal for what the process has to say of itself; `abandoned` is called when the
-    session ran out unrenewed while runs were held.
+    session ran out unrenewed while runs were held. What the session says of a run is written on `board`.
+    `start_session`: where greenlets pass for threads, how to start one that is none.
     """
 
     def __init__(
@@ -42,20 +54,29 @@ class Worker:
         load: Callable[[], Load],
         abandoned: Callable[[], None],
         endpoints: EndpointBounds | None = None,
+        board: Board | None = None,
+        start_session: Callable[[SessionKeeper], None] = SessionKeeper.start,
     ) -> None:
         self._endpoints = endpoints or EndpointBounds(capacity=lambda: sys.maxsize, share=1)
-        self._held: dict[UUID, Held] = {}
+        self._kept: dict[UUID, Kept] = {}
         self._lock = threading.Lock()
-        self._draining = threading.Event()
+        self._board = board or Board()
+        self._start_session = start_session
         self._flusher = Flusher(connect)
-        self._progress = _ProgressLine(connect)
+        self._progress = ProgressLine(connect)
         self._session = SessionKeeper(
-            connect, worker=name, length_s=session_s, load=load, held=self.held, abandoned=abandoned
+            connect,
+            worker=name,
+            length_s=session_s,
+            load=load,
+            held=self.held,
+            abandoned=abandoned,
+            believe=self._board.believe,
         )
 
     def start(self) -> None:
         self._flusher.start()
-        self._session.start()
+        self._start_session(self._session)
 
     @property
     def can_claim(self) -> bool:
@@ -63,7 +84,11 @@ class Worker:
 
     def held(self) -> list[Held]:
         with self._lock:
-            return list(self._held.values())
+            return [kept.held for kept in self._kept.values()]
+
+    def kept(self, claim_id: UUID) -> Kept:
+        """What this claim won. KeyError once its end is on record."""
+        return self._kept[claim_id]
 
     def claim(
         self, run_id: UUID, due_at: datetime, answer: Answer, *, endpoint: str = "", generation: int = 0
@@ -96,25 +121,30 @@ class Worker:
 
         Does not wait for the end to be written: the next run need not. Returns what the job raised.
         """
-        held = self._held[claim_id]
-        ending, error = attempt(held, spec, self._progress)
+        ending, error = attempt(self._kept[claim_id].held, spec, self._progress)
+        self.end(claim_id, ending)
+        return error
+
+    def end(self, claim_id: UUID, ending: Ending) -> None:
+        """Hand in how the attempt ended. Once for each claim."""
         self._endpoints.leave(claim_id)
 
         def written(accepted: bool) -> None:
             # Held until its end is on record: a renewal that no longer named it would disown its lease.
             with self._lock:
-                self._held.pop(claim_id, None)
+                kept = self._kept.pop(claim_id, None)
+            if kept is not None:
+                self._board.give_back(kept.place)
             if not accepted:
-                telemetry.stale(held.claimed.run_id, held.claimed.fence)
+                telemetry.stale(ending.run_id, ending.fence)
             elif ending.state is State.UNKNOWN:
-                telemetry.outcome_unknown(held.claimed.run_id, held.claimed.fence)
+                telemetry.outcome_unknown(ending.run_id, ending.fence)
 
         self._flusher.submit(EndWish(ending=ending, answer=written))
-        return error
 
     def drain(self) -> None:
         """Ask the jobs that agreed to it to stop; their runs go back to the queue, uncounted."""
-        self._draining.set()
+        self._board.draining.set()
 
     def finish(self, timeout_s: float) -> None:
         """Write what was handed in, then end the session: what still runs is the sweep's to take up again."""
@@ -126,45 +156,46 @@ class Worker:
             self._endpoints.leave(claim_id)
             telemetry.claim_refused(found)
             return found
+        place = self._board.take(found.fence)
         held = Held(
             claimed=found,
             session_id=session_id,
             good_until=self._session.watch_over(session_id),
-            draining=self._draining,
+            lost=place.lost,
+            cancelled=place.cancelled,
+            draining=self._board.draining,
         )
         with self._lock:
-            self._held[found.claim_id] = held
+            self._kept[found.claim_id] = Kept(held=held, place=place)
+        if not held.good_until():  # its session ended in between, and may not have seen it among the held
+            held.lost.set()
         telemetry.LEASES_GRANTED.inc()
         telemetry.DUE_TO_START.observe(_lateness_s(found))
         return found.claim_id
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Installed:
-    worker: Worker
-    slot_is_free: Callable[[], None]
+class Executor(Protocol):
+    def execute(self, claim_id: UUID, spec: JobSpec) -> BaseException | None:
+        """Run the job that this claim holds and hand in its end. Returns what the job raised."""
 
 
-_installed: _Installed | None = None
+_executor: Executor | None = None
 
 
-def install(worker: Worker, slot_is_free: Callable[[], None]) -> None:
-    """Make `worker` the one of this process. `slot_is_free` is called when a job's function has returned."""
-    global _installed
-    _installed = _Installed(worker=worker, slot_is_free=slot_is_free)
+def install(executor: Executor) -> None:
+    """Say who executes runs in this process; a child of a pool says otherwise than its parent did."""
+    global _executor
+    _executor = executor
 
 
 def execute_here(claim_id: UUID, spec: JobSpec) -> BaseException | None:
-    """What a job's Celery task does, in the pool's thread."""
-    if _installed is None:
+    """What a job's Celery task does, where its pool runs it."""
+    if _executor is None:
         raise RuntimeError("this process is no Fencepost worker")
-    try:
-        return _installed.worker.execute(claim_id, spec)
-    finally:
-        _installed.slot_is_free()
+    return _executor.execute(claim_id, spec)
 
 
-class _ProgressLine:
+class ProgressLine:
     """One connection for progress reports, opened when the first job reports any."""
 
     def __init__(self, connect: Connect) -> None:

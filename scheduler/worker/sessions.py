@@ -25,6 +25,7 @@ class SessionKeeper(threading.Thread):
     A session that could not be renewed in time claims nothing, and keeps what the sweep has not taken from
     it: the next renewal tells. Where it is the database that cannot be reached, the process believes in its
     runs for `BELIEF` lengths, and then `abandoned` is called: whoever holds runs by then had better leave.
+    `believe` is told each time until when that is, on the monotonic clock.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SessionKeeper(threading.Thread):
         load: Callable[[], Load],
         held: Callable[[], list[Held]],
         abandoned: Callable[[], None],
+        believe: Callable[[float], None] = lambda until: None,
     ) -> None:
         super().__init__(name="fencepost-session", daemon=True)
         self._connect = connect
@@ -44,6 +46,7 @@ class SessionKeeper(threading.Thread):
         self._load = load
         self._held = held
         self._abandoned = abandoned
+        self._believe = believe
         self._connection: Connection | None = None
         self._session_id: UUID | None = None
         self._good_until = 0.0
@@ -51,6 +54,7 @@ class SessionKeeper(threading.Thread):
         self._listed_at: datetime | None = None
         self._ending = threading.Event()
         self._opened = threading.Event()
+        self._closed = threading.Event()
 
     @property
     def session_id(self) -> UUID | None:
@@ -67,12 +71,13 @@ class SessionKeeper(threading.Thread):
     def finish(self, timeout_s: float) -> None:
         """End the session: what it still held is the sweep's at once."""
         self._ending.set()
-        self.join(timeout_s)
+        self._closed.wait(timeout_s)
 
     def run(self) -> None:
         while not self._ending.is_set():
             self._ending.wait(self._step())
         self._close()
+        self._closed.set()
 
     def _step(self) -> float:
         """One renewal or opening; seconds until the next."""
@@ -122,6 +127,7 @@ class SessionKeeper(threading.Thread):
     def _trust(self, began: float) -> None:
         self._good_until = began + self._length_s
         self._believed_until = began + BELIEF * self._length_s
+        self._believe(self._believed_until)
 
     def _compare(self, connection: Connection, session_id: UUID, named: list[Held]) -> None:
         on_record = sessions.held_leases(connection, session_id)
@@ -140,7 +146,7 @@ class SessionKeeper(threading.Thread):
             )
 
     def _lose_everything(self) -> None:
-        self._session_id, self._good_until, self._believed_until = None, 0.0, 0.0
+        self._forget_session()
         for held in self._held():
             held.lost.set()
 
@@ -150,8 +156,12 @@ class SessionKeeper(threading.Thread):
                 sessions.close_session(self._connected(), self._session_id)
         except DATABASE_AWAY as error:
             telemetry.trouble("session_not_closed", error=str(error).strip())
-        self._session_id, self._good_until, self._believed_until = None, 0.0, 0.0
+        self._forget_session()
         self._drop_connection()
+
+    def _forget_session(self) -> None:
+        self._session_id, self._good_until, self._believed_until = None, 0.0, 0.0
+        self._believe(0.0)
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:

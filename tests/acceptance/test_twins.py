@@ -20,7 +20,7 @@ AS_TWIN = 'hostname twin && exec "$@"'
 
 def start_twin(installation: Installation, name: str, *arguments: str) -> Running:
     """The process has pid 1 on a machine called `twin`; `Running` is what started it, outside."""
-    argv = [*NAMESPACE, "sh", "-c", AS_TWIN, name, *command(name), *arguments]
+    argv = [*NAMESPACE, "sh", "-c", AS_TWIN, name, *command(name, *arguments)]
     unwatched = {PARENT_VARIABLE: ""}  # in there, a parent has no pid; unshare ends its child with itself
     return installation.launch.start(name, argv, env={**installation.environ, **unwatched})
 

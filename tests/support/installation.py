@@ -25,8 +25,10 @@ from uuid import uuid4
 from scheduler.models import Schedule
 from scheduler.operations import trigger_schedule
 from tenants.operations import Actor
-schedule = Schedule.objects.get(tenant__slug={tenant!r}, name={schedule!r})
-trigger_schedule(schedule.tenant, schedule.id, request_key=uuid4(), actor=Actor(name="acceptance"))
+for name, times in {wanted!r}.items():
+    schedule = Schedule.objects.get(tenant__slug={tenant!r}, name=name)
+    for _ in range(times):
+        trigger_schedule(schedule.tenant, schedule.id, request_key=uuid4(), actor=Actor(name="acceptance"))
 """
 
 _CANCEL = """
@@ -95,9 +97,10 @@ class Installation:
         file.write_text(yaml.safe_dump({"schedules": [dict(schedule) for schedule in schedules]}))
         self.command("apply", str(file), "--tenant", tenant)
 
-    def run_now(self, schedule: str) -> None:
-        """Ask for a run, as a person would by the dashboard's button."""
-        self.command("shell", "-c", _RUN_NOW.format(tenant=TENANT, schedule=schedule))
+    def run_now(self, *schedules: str, **times: int) -> None:
+        """Ask for runs, as a person would by the dashboard's button: one each, or so many."""
+        wanted = dict.fromkeys(schedules, 1) | times
+        self.command("shell", "-c", _RUN_NOW.format(tenant=TENANT, wanted=wanted))
 
     def cancel_run(self, run_id: UUID) -> None:
         self.command("shell", "-c", _CANCEL.format(tenant=TENANT, run=str(run_id)))

@@ -84,7 +84,7 @@ class Launcher:
 
     def __call__(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
         """Start ``manage.py NAME``, or the Celery worker for the name ``worker``."""
-        return self.start(name, [*command(name), *arguments], env=env)
+        return self.start(name, command(name, *arguments), env=env)
 
     def start(self, name: str, argv: list[str], *, env: Mapping[str, str] | None = None) -> Running:
         label = f"{name}-{len(self.started) + 1}"
@@ -114,10 +114,12 @@ class Launcher:
         assert not alive, f"left running: {alive}"
 
 
-def command(name: str) -> list[str]:
+def command(name: str, *arguments: str) -> list[str]:
+    """A worker has the threads pool unless its arguments say otherwise."""
     if name == "worker":
-        return [sys.executable, "-m", "celery", "-A", "scheduler.project", "worker", "--pool", "threads"]
-    return [sys.executable, str(REPOSITORY / "manage.py"), name]
+        pool = [] if "--pool" in arguments else ["--pool", "threads"]
+        return [sys.executable, "-m", "celery", "-A", "scheduler.project", "worker", *pool, *arguments]
+    return [sys.executable, str(REPOSITORY / "manage.py"), name, *arguments]
 
 
 def product_environ(**values: str) -> dict[str, str]:

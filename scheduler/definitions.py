@@ -60,6 +60,7 @@ _NUMBERS: Final = {
 _LIMITS: Final = {
     "max_occurrences": (1, 1_000_000_000),
     "catch_up_window_s": (1, _YEAR_S),
+    "schedule_to_start_s": (1, _YEAR_S),
 }
 
 # Policies by their values: (built, part of the contract but not built yet). The first is the default.
@@ -73,7 +74,6 @@ _CHOICES: Final = {
 
 # Fields of which only the default is built.
 _UNBUILT: Final[dict[str, Any]] = {
-    "schedule_to_start_s": None,
     "on_failure": {"pause_after": None},
 }
 
@@ -97,6 +97,7 @@ _DECISIONS: Final = (
     "retry",
     "timeout_s",
     "cancel_grace_s",
+    "schedule_to_start_s",
     "late_after_s",
     "priority",
     "tags",
@@ -135,6 +136,7 @@ class Definition:
     retry: dict[str, Any]
     timeout_s: int
     cancel_grace_s: int
+    schedule_to_start_s: int | None
     late_after_s: int
     priority: str
     tags: list[str]
@@ -465,8 +467,6 @@ def _retry_of(target: Target | None) -> dict[str, Any]:
 
 def _retry(field: Field) -> dict[str, Any]:
     members = field.members(DEFAULT_RETRY)
-    if "deadline_s" in members:
-        raise members["deadline_s"].refuse("not_supported_yet", "only null is supported yet.")
     retry = dict(DEFAULT_RETRY)
     if "max_attempts" in members:
         retry["max_attempts"] = members["max_attempts"].integer(at_least=1, at_most=100)
@@ -474,6 +474,7 @@ def _retry(field: Field) -> dict[str, Any]:
         ("initial_interval_s", 0, _DAY_S),
         ("backoff", 1, 100),
         ("max_interval_s", 0, 7 * _DAY_S),
+        ("deadline_s", 1, _YEAR_S),
     ):
         if name in members:
             retry[name] = _number(members[name], lowest, highest)

@@ -39,12 +39,15 @@ SIDE_EFFECTS = ("idempotent", "fenced", UNSAFE)
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How often and how soon again. `non_retryable`: exception types that fail the run at once."""
+    """How often and how soon again, in seconds. `deadline_s`: no attempt begins later than this after the due
+    instant. `non_retryable`: exception types that fail the run at once.
+    """
 
     max_attempts: int = 5
     initial_interval_s: float = 1.0
     backoff: float = 2.0
     max_interval_s: float = 300.0
+    deadline_s: float | None = None
     non_retryable: tuple[type[BaseException], ...] = ()
 
 

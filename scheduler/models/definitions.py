@@ -38,6 +38,8 @@ class Target(models.Model):
     )
     # Defaults of the job, copied from its decorator by `apply`; null: the product's own default.
     timeout_s = models.PositiveIntegerField(null=True, blank=True)
+    cancel_grace_s = models.PositiveIntegerField(null=True, blank=True)
+    heartbeat_timeout_s = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(null=True, blank=True)
     parameters = models.JSONField(default=dict, blank=True)  # JSON schema of the payload
     description = models.TextField(blank=True)
@@ -152,6 +154,9 @@ class ScheduleRevision(models.Model):
     retry = models.JSONField(default=dict)
     timeout_s = models.PositiveIntegerField(default=300)
     cancel_grace_s = models.PositiveIntegerField(default=30)
+    schedule_to_start_s = models.PositiveIntegerField(null=True, blank=True)
+    heartbeat_timeout_s = models.PositiveIntegerField(null=True, blank=True)
+    pause_after = models.PositiveIntegerField(null=True, blank=True)
     late_after_s = models.PositiveIntegerField(default=30)
     priority = models.CharField(max_length=8, default="normal")
     tags = models.JSONField(default=list)
@@ -178,6 +183,11 @@ class ScheduleRevision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_id} revision {self.number}"
+
+    @property
+    def on_failure(self) -> dict[str, int | None]:
+        """As the API has it."""
+        return {"pause_after": self.pause_after}
 
 
 class Calendar(models.Model):

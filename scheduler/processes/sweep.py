@@ -149,6 +149,7 @@ def _ending(orphan: Orphan, guard: Guard) -> Ending:
         fixed_delay=orphan.fixed_delay,
         state=decision.state,
         delay_s=decision.delay_s,
+        deadline_at=orphan.deadline_at,
         outcome=_OUTCOMES[guard],
         error={"type": _OUTCOMES[guard].value, "message": _TEXTS[guard]},
     )

@@ -25,6 +25,7 @@ class Orphan:
     fixed_delay: bool
     tries: int
     retry: dict[str, Any]
+    deadline_at: datetime | None
     side_effects: str
 
 

@@ -4,6 +4,7 @@
 -- Runs whose holder's session is over, or that no session holds; the oldest first.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
        r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
+       coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
        g.side_effects
 FROM lease l
 LEFT JOIN session s ON s.id = l.session_id
@@ -19,6 +20,7 @@ LIMIT %(limit)s
 -- left to the way back, which is limited.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
        r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
+       coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
        g.side_effects
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id

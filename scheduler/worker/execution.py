@@ -158,6 +158,7 @@ def _ending(
         result=result,
         error=error,
         delay_s=decision.delay_s,
+        deadline_at=claimed.deadline_at,
     )
 
 

@@ -60,6 +60,7 @@ class Claimed:
     resume: Any
     side_effects: str
     deadline_at: datetime | None = None  # no attempt begins later
+    heartbeat_timeout_s: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,7 +45,7 @@ WITH moment AS MATERIALIZED (
     WHERE s.id = %(session_id)s AND s.expires_at > m.now
 ), seen AS (
     SELECT w.claim_id, w.run_id, w.due_at, w.trace_id, h.id AS session_id, h.worker,
-           r.timeout_s + r.cancel_grace_s AS bound_s,
+           r.timeout_s + r.cancel_grace_s AS bound_s, r.heartbeat_timeout_s AS silence_s,
            CASE WHEN o.id IS NULL THEN 'not_found'
                 WHEN o.state = 'CANCELLED' THEN 'cancelled'
                 WHEN o.state <> 'QUEUED' THEN 'already_held'
@@ -70,8 +70,9 @@ WITH moment AS MATERIALIZED (
     WHERE o.due_at = s.due_at AND o.id = s.run_id AND o.state = 'QUEUED' AND s.refusal IS NULL
     RETURNING o.id, o.due_at, o.fence, o.attempt_count
 ), leased AS (
-    INSERT INTO lease (run_id, due_at, session_id, fence, claim_id, granted_at, ends_by)
-    SELECT w.id, w.due_at, s.session_id, w.fence, s.claim_id, m.now, m.now + make_interval(secs => s.bound_s)
+    INSERT INTO lease (run_id, due_at, session_id, fence, claim_id, granted_at, ends_by, silence_s, silent_by)
+    SELECT w.id, w.due_at, s.session_id, w.fence, s.claim_id, m.now, m.now + make_interval(secs => s.bound_s),
+           s.silence_s, m.now + make_interval(secs => s.silence_s)
     FROM won w JOIN seen s ON s.run_id = w.id CROSS JOIN moment m
 ), attempted AS (
     INSERT INTO attempt (run_id, due_at, fence, number, session_id, worker, started_at, trace_id)
@@ -108,7 +109,7 @@ FROM seen s LEFT JOIN doomed d ON d.id = s.run_id
 -- name: claimed
 -- Everything an attempt needs, by claim id: the one way to the answer, after a commit that was heard and
 -- after one that was not.
-SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by,
+SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by, l.silence_s AS heartbeat_timeout_s,
        o.attempt_count AS attempt, o.attempt_count - o.attempts_forgiven AS tries, o.schedule_id, o.revision,
        o.origin_key, o.overlap <> 'allow' AS slotted, r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
        t.slug AS tenant, r.target_name AS target, r.payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
@@ -144,7 +145,7 @@ WITH moment AS MATERIALIZED (
           WHEN 'holder' THEN true
           WHEN 'dead' THEN NOT EXISTS (
               SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > m.now)
-          WHEN 'overdue' THEN l.ends_by <= m.now
+          WHEN 'overdue' THEN least(l.ends_by, l.silent_by) <= m.now
       END
     RETURNING l.run_id, l.fence
 ), ended AS (
@@ -260,10 +261,19 @@ JOIN unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[], %(fences)s::bigint[], %
   ON a.due_at = w.due_at AND a.run_id = w.run_id AND a.fence = w.fence AND a.outcome = w.outcome
 
 -- name: report_progress
--- Shown to people, and found by the next attempt. Refused, like every write, once the lease is gone.
-UPDATE occurrence o
-SET progress = %(progress)s
-FROM lease l
-WHERE o.due_at = %(due_at)s AND o.id = %(run_id)s AND o.state = 'RUNNING'
-  AND l.run_id = o.id AND l.fence = %(fence)s
-RETURNING o.id
+-- Shown to people, and found by the next attempt. Refused, like every write, once the lease is gone. The lease is
+-- written only for a job that promised to report; after the run, which whoever ends the attempt has locked before it.
+WITH noted AS (
+    UPDATE occurrence o
+    SET progress = %(progress)s
+    FROM lease l
+    WHERE o.due_at = %(due_at)s AND o.id = %(run_id)s AND o.state = 'RUNNING'
+      AND l.run_id = o.id AND l.fence = %(fence)s
+    RETURNING o.id
+), heard AS (
+    UPDATE lease l
+    SET silent_by = clock_timestamp() + make_interval(secs => l.silence_s)
+    FROM noted n
+    WHERE l.run_id = n.id AND l.fence = %(fence)s AND l.silence_s IS NOT NULL
+)
+SELECT id FROM noted

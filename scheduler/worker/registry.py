@@ -22,6 +22,8 @@ class JobSpec:
     description: str
     non_retryable: tuple[type[BaseException], ...] = ()
     drains: bool = False
+    cancel_grace_s: int | None = None
+    heartbeat_timeout_s: int | None = None
 
 
 _jobs: dict[str, JobSpec] = {}

@@ -1,6 +1,7 @@
 """A worker process without its Celery: session, flusher and the table of what is held."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -102,6 +103,7 @@ class Worker:
         """Write what was handed in, then end the session: what still runs is the sweep's to take up again."""
         self._flusher.finish(timeout_s)
         self._session.finish(timeout_s)
+        self._progress.close()
 
     def _keep(self, found: ClaimAnswer, session_id: UUID) -> UUID | Refusal:
         if isinstance(found, Refusal):
@@ -112,6 +114,8 @@ class Worker:
             session_id=session_id,
             good_until=self._session.watch_over(session_id),
             draining=self._draining,
+            ends_at=(now := time.monotonic()) + found.timeout_s,
+            heard_at=now,
         )
         with self._lock:
             self._held[found.claim_id] = held
@@ -164,6 +168,12 @@ class _ProgressLine:
                 telemetry.trouble("progress_not_reported", error=str(error).strip())
                 self._connection = None
                 return True
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _lateness_s(claimed: Claimed) -> float:

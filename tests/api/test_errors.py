@@ -97,6 +97,8 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"flexible_window_s": False}, "flexible_window_s", "invalid_type"),
     ({"mode": "fixed"}, "mode", "invalid_choice"),
     ({"schedule_to_start_s": 0}, "schedule_to_start_s", "out_of_range"),
+    ({"heartbeat_timeout_s": 300}, "heartbeat_timeout_s", "out_of_range"),
+    ({"heartbeat_timeout_s": 10, "timeout_s": 10}, "heartbeat_timeout_s", "out_of_range"),
     ({"schedule_to_start_s": 1.5}, "schedule_to_start_s", "invalid_type"),
     ({"priority": "high"}, "priority", "not_supported_yet"),
     ({"on_failure": {"pause_after": 3}}, "on_failure", "not_supported_yet"),

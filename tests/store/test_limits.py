@@ -1,5 +1,6 @@
 """Limits of time on real rows: a run that would begin too late does not begin, and nobody waits for it."""
 
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from scheduler.clock import database_now
 from scheduler.core import retry
 from scheduler.core.retry import Decision
-from scheduler.core.states import Refusal, State
-from scheduler.store import schedules
+from scheduler.core.states import AttemptOutcome, Refusal, State
+from scheduler.processes.sweep import Sweep
+from scheduler.store import claims, schedules
+from scheduler.store import sweep as sweep_store
 from scheduler.store.claims import Claimed
 from scheduler.store.schedules import RunKey
 from tests.store.test_claims import claim_of, end, ending, open_session, take
@@ -300,3 +303,124 @@ def test_a_redriven_run_waits_for_a_slot_that_is_taken_and_newer_ones_neither_di
     assert not schedule.asked_to_stop(failed)
     schedule.end(held, State.SUCCEEDED)
     assert row_of(schedule.connection, failed) == ("SUCCEEDED", None, 2)
+
+
+# Silence and time-outs ----------------------------------------------------------------------------
+
+
+def make_sweep() -> Sweep:
+    return Sweep(session_s=3600, dispatch_grace_s=60, rate_per_s=200, breaker_at=0.85)
+
+
+def sweep(connection: Connection) -> None:
+    make_sweep().run_once(connection, database_now(connection))
+
+
+def last_attempt(connection: Connection) -> tuple[Any, ...]:
+    found = connection.execute(
+        "SELECT o.state, a.outcome, a.error->>'message' FROM occurrence o JOIN attempt a ON a.run_id = o.id"
+    ).fetchone()
+    assert found is not None
+    return tuple(found)
+
+
+def held_run(ledger: HandMadeLedger, connection: Connection, session_id: UUID, **limits: int) -> Claimed:
+    limit(connection, **limits)
+    due_at = ledger.instant(1)
+    held = take(connection, claim_of(ledger.run(due_at, "QUEUED"), due_at), session_id)
+    assert isinstance(held, Claimed)
+    return held
+
+
+def test_a_run_goes_on_until_its_time_and_its_grace_are_up_and_no_longer(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = held_run(ledger, connection, session_id, timeout_s=60, cancel_grace_s=5)
+    assert held.ends_by - held.granted_at == timedelta(seconds=65)
+    sweep(connection)
+    assert last_attempt(connection)[0] == "RUNNING"
+    connection.execute("UPDATE lease SET ends_by = clock_timestamp()")
+    sweep(connection)
+    assert last_attempt(connection) == (
+        "RETRY_WAIT",
+        "timed_out",
+        "The attempt ran past timeout_s and cancel_grace_s.",
+    )
+
+
+def test_a_job_that_promised_to_report_is_ended_when_it_is_silent_for_too_long(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = held_run(ledger, connection, session_id, heartbeat_timeout_s=20)
+    assert held.heartbeat_timeout_s == 20
+    connection.execute("UPDATE lease SET silent_by = clock_timestamp() + interval '1 ms'")
+    assert claims.report_progress(connection, held, {"percent": 1})
+    (ahead,) = connection.execute(
+        "SELECT silent_by - clock_timestamp() > interval '15 s' FROM lease"
+    ).fetchone() or (False,)
+    assert ahead
+    sweep(connection)
+    assert last_attempt(connection)[0] == "RUNNING"
+    connection.execute("UPDATE lease SET silent_by = clock_timestamp()")
+    sweep(connection)
+    assert last_attempt(connection) == (
+        "RETRY_WAIT",
+        "timed_out",
+        "The job had not reported for longer than heartbeat_timeout_s.",
+    )
+    assert not claims.report_progress(connection, held, {"percent": 2})
+
+
+def test_a_job_that_promised_nothing_may_be_silent(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held = held_run(ledger, connection, session_id)
+    assert claims.report_progress(connection, held, {"percent": 1})
+    assert connection.execute("SELECT silence_s, silent_by FROM lease").fetchone() == (None, None)
+
+
+def test_a_report_that_comes_while_the_sweep_looks_saves_the_run(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    """Found silent, then heard: the guard looks again under the run's lock."""
+    held = held_run(ledger, connection, session_id, heartbeat_timeout_s=20)
+    connection.execute("UPDATE lease SET silent_by = clock_timestamp()")
+    (found,) = sweep_store.overdue_leases(connection, silent=True, limit=9)
+    assert found.is_silent
+    claims.report_progress(connection, held, {"percent": 1})
+    timed_out = ending(held, State.RETRY_WAIT, outcome=AttemptOutcome.TIMED_OUT, delay_s=0.0)
+    assert end(connection, timed_out, "overdue") is None
+
+
+def test_nobody_is_held_to_a_silence_in_which_the_database_was_away(
+    ledger: HandMadeLedger, connection: Connection, session_id: UUID
+) -> None:
+    held_run(ledger, connection, session_id, heartbeat_timeout_s=20)
+    one = make_sweep()
+    one.run_once(connection, database_now(connection))
+    connection.execute("UPDATE sweep_turn SET looked_at = clock_timestamp() - interval '2 hours'")
+    connection.execute("UPDATE lease SET silent_by = clock_timestamp()")
+    one.run_once(connection, database_now(connection))
+    assert last_attempt(connection)[0] == "RUNNING"
+
+
+def test_an_end_and_a_report_at_once_do_not_wait_for_each_other(
+    ledger: HandMadeLedger,
+    connection: Connection,
+    connect: Callable[[], Connection],
+    session_id: UUID,
+    wait_for_lock: Callable[[int], None],
+) -> None:
+    """Both lock the run before its lease."""
+    held = held_run(ledger, connection, session_id, heartbeat_timeout_s=20)
+    ender, reporter, answers = connect(), connect(), list[bool]()
+    with ender.transaction():
+        claims.lock(ender, endings=[ending(held)])
+        report = threading.Thread(
+            target=lambda: answers.append(claims.report_progress(reporter, held, {"percent": 1}))
+        )
+        report.start()
+        wait_for_lock(reporter.info.backend_pid)
+        claims.end_attempts(ender, [ending(held)], guard="holder")
+    report.join(10)
+    assert answers == [False]

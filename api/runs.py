@@ -123,8 +123,8 @@ class RunOutput(serializers.Serializer[Occurrence]):
     target = serializers.CharField(source="target_name")
 
     def get_reason(self, run: Occurrence) -> str | None:
-        """Why it waits, or why it was skipped."""
-        return run.wait_reason or run.skip_reason
+        """Why it waits, why it was skipped, or why it is a dead letter."""
+        return run.wait_reason or run.skip_reason or run.dead_letter_reason
 
 
 class AttemptOutput(serializers.Serializer[Attempt]):

@@ -57,6 +57,7 @@ class ScheduleBody(serializers.Serializer[Any]):
     timeout_s = serializers.IntegerField(required=False)
     cancel_grace_s = serializers.IntegerField(required=False)
     schedule_to_start_s = serializers.IntegerField(required=False, allow_null=True)
+    heartbeat_timeout_s = serializers.IntegerField(required=False, allow_null=True)
     late_after_s = serializers.IntegerField(required=False)
     priority = serializers.CharField(required=False)
     on_failure = serializers.DictField(required=False)

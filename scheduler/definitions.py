@@ -1,7 +1,8 @@
 """From a request body to a definition that can be stored, or to the list of everything wrong with it.
 
 The body is the one of 06-api.md. A field that is absent or null has its default: the target's own for
-`timeout_s` and `retry`, else the one below. What is not built yet is refused unless it has its default.
+`retry` and the limits in `_OF_TARGET`, where it has one, else the one below. What is not built yet is
+refused unless it has its default.
 """
 
 import json
@@ -61,7 +62,12 @@ _NUMBERS: Final = {
 _LIMITS: Final = {
     "max_occurrences": (1, 1_000_000_000),
     "catch_up_window_s": (1, _YEAR_S),
+    "schedule_to_start_s": (1, _YEAR_S),
+    "heartbeat_timeout_s": (1, 7 * _DAY_S),
 }
+
+# Which of the numbers above a target has defaults of its own for.
+_OF_TARGET: Final = ("timeout_s", "cancel_grace_s", "heartbeat_timeout_s")
 
 # Policies by their values: (built, part of the contract but not built yet). The first is the default.
 _CHOICES: Final = {
@@ -74,7 +80,6 @@ _CHOICES: Final = {
 
 # Fields of which only the default is built.
 _UNBUILT: Final[dict[str, Any]] = {
-    "schedule_to_start_s": None,
     "on_failure": {"pause_after": None},
 }
 
@@ -98,6 +103,8 @@ _DECISIONS: Final = (
     "retry",
     "timeout_s",
     "cancel_grace_s",
+    "schedule_to_start_s",
+    "heartbeat_timeout_s",
     "late_after_s",
     "priority",
     "tags",
@@ -136,6 +143,8 @@ class Definition:
     retry: dict[str, Any]
     timeout_s: int
     cancel_grace_s: int
+    schedule_to_start_s: int | None
+    heartbeat_timeout_s: int | None
     late_after_s: int
     priority: str
     tags: list[str]
@@ -295,9 +304,10 @@ class _Reading:
             "description": self.field("description", lambda field: _text(field, TEXT_LENGTH), ""),
             **self.timing(),
             **{name: self._number(name, target) for name in _NUMBERS},
-            **{name: self._limit(name) for name in _LIMITS},
+            **{name: self._limit(name, target) for name in _LIMITS},
             **{name: self._choice(name) for name in ("catch_up", "overlap", "priority")},
         }
+        self._settle_silence(values)
         self.refuse_unbuilt()
         self.raise_errors()
         assert target is not None
@@ -349,13 +359,26 @@ class _Reading:
 
     def _number(self, name: str, target: Target | None) -> int:
         default, lowest, highest = _NUMBERS[name]
-        if name == "timeout_s" and target is not None and target.timeout_s is not None:
-            default = target.timeout_s
+        own = _own_number(target, name)
+        default = default if own is None else own
         return self.field(name, lambda field: field.integer(at_least=lowest, at_most=highest), default)
 
-    def _limit(self, name: str) -> int | None:
+    def _limit(self, name: str, target: Target | None) -> int | None:
         lowest, highest = _LIMITS[name]
-        return self.field(name, lambda field: field.integer(at_least=lowest, at_most=highest), None)
+        own = _own_number(target, name)
+        return self.field(name, lambda field: field.integer(at_least=lowest, at_most=highest), own)
+
+    def _settle_silence(self, values: dict[str, Any]) -> None:
+        """A silence as long as the attempt may be bounds nothing: an error where somebody asks for it, none
+        where it is the target's and this schedule's attempts are shorter.
+        """
+        silence_s, timeout_s = values["heartbeat_timeout_s"], values["timeout_s"]
+        if silence_s is None or silence_s < timeout_s:
+            return
+        values["heartbeat_timeout_s"] = None
+        if "heartbeat_timeout_s" in self.given:
+            detail = f"expected less than timeout_s, which is {timeout_s}."
+            self.refuse("heartbeat_timeout_s", "out_of_range", detail)
 
     def _target(self, field: Field) -> Target:
         name = field.text()
@@ -492,6 +515,10 @@ def _tags(field: Field) -> list[str]:
     return tags
 
 
+def _own_number(target: Target | None, name: str) -> int | None:
+    return getattr(target, name) if target is not None and name in _OF_TARGET else None
+
+
 def _retry_of(target: Target | None) -> dict[str, Any]:
     own = target.retry if target is not None and target.retry else {}
     return {**DEFAULT_RETRY, **{name: own[name] for name in DEFAULT_RETRY if own.get(name) is not None}}
@@ -499,8 +526,6 @@ def _retry_of(target: Target | None) -> dict[str, Any]:
 
 def _retry(field: Field) -> dict[str, Any]:
     members = field.members(DEFAULT_RETRY)
-    if "deadline_s" in members:
-        raise members["deadline_s"].refuse("not_supported_yet", "only null is supported yet.")
     retry = dict(DEFAULT_RETRY)
     if "max_attempts" in members:
         retry["max_attempts"] = members["max_attempts"].integer(at_least=1, at_most=100)
@@ -508,6 +533,7 @@ def _retry(field: Field) -> dict[str, Any]:
         ("initial_interval_s", 0, _DAY_S),
         ("backoff", 1, 100),
         ("max_interval_s", 0, 7 * _DAY_S),
+        ("deadline_s", 1, _YEAR_S),
     ):
         if name in members:
             retry[name] = _number(members[name], lowest, highest)

@@ -10,6 +10,7 @@ FencepostError
 ├── LeaseLost               this attempt no longer holds its run; stop at once
 ├── Cancelled               somebody asked the run to stop
 │   └── Drained             the worker shuts down: stop, and another takes the run up
+├── TimedOut                the attempt has run, or been silent, for longer than it may
 ├── PermanentError          raised by a job: do not retry
 ├── RetryLater              raised by a job: retry, after this many seconds
 ├── NotStarted              raised by a job: no effect can have happened
@@ -35,6 +36,7 @@ __all__ = [
     "PermanentError",
     "RetryLater",
     "StaleRevision",
+    "TimedOut",
     "TriggerError",
     "ValidationFailed",
 ]
@@ -91,6 +93,10 @@ class Cancelled(FencepostError):
 
 
 class Drained(Cancelled):
+    pass
+
+
+class TimedOut(FencepostError):
     pass
 
 

@@ -17,7 +17,15 @@ from celery import shared_task
 from celery.exceptions import Ignore
 
 from scheduler.core.retry import UNSAFE
-from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
+from scheduler.errors import (
+    Cancelled,
+    Drained,
+    LeaseLost,
+    NotStarted,
+    PermanentError,
+    RetryLater,
+    TimedOut,
+)
 from scheduler.on_request import JobTask, cron, every, run_now, schedule, schedule_at
 from scheduler.topology import EXISTING_TASK, HTTP_TASK
 from scheduler.worker import registry, runtime
@@ -33,6 +41,7 @@ __all__ = [
     "PermanentError",
     "Retry",
     "RetryLater",
+    "TimedOut",
     "cron",
     "every",
     "job",
@@ -42,16 +51,20 @@ __all__ = [
 ]
 
 SIDE_EFFECTS = ("idempotent", "fenced", UNSAFE)
+DEFAULT_TIMEOUT_S = 300  # as `definitions` has it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How often and how soon again. `non_retryable`: exception types that fail the run at once."""
+    """How often and how soon again, in seconds. `deadline_s`: no attempt begins later than this after the due
+    instant. `non_retryable`: exception types that fail the run at once.
+    """
 
     max_attempts: int = 5
     initial_interval_s: float = 1.0
     backoff: float = 2.0
     max_interval_s: float = 300.0
+    deadline_s: float | None = None
     non_retryable: tuple[type[BaseException], ...] = ()
 
 
@@ -60,6 +73,8 @@ def job(
     *,
     retry: Retry | None = None,
     timeout_s: int | None = None,
+    cancel_grace_s: int | None = None,
+    heartbeat_timeout_s: int | None = None,
     side_effects: str = "idempotent",
     drains: bool = False,
     store_result: bool = False,
@@ -69,6 +84,11 @@ def job(
     The function gets a `Context`, then the schedule's payload as keyword arguments; the payload is checked
     against its signature when a schedule is saved. Calling the job with a context calls the function.
     `manage.py apply` makes it known as a target. Raises ValueError or TypeError for a job that cannot be.
+
+    `timeout_s` bounds an attempt: once it has passed, the job's next call to its context raises TimedOut, and
+    whatever exception leaves the job then is told as a time-out. `cancel_grace_s` later the run is taken from
+    a job that goes on all the same. `heartbeat_timeout_s`, for a job that promises to call `ctx.heartbeat()`:
+    the longest silence; must be less than `timeout_s`. A schedule may say otherwise for each of the three.
 
     `side_effects`: what becomes of an attempt that ends without a clear answer. `idempotent` and `fenced`
     jobs are tried again, `unsafe_external` ones never by themselves: once begun, whatever is not a return, a
@@ -87,35 +107,48 @@ def job(
         raise ValueError(f"job {name!r}: side_effects {side_effects!r} is none of {', '.join(SIDE_EFFECTS)}")
     if drains and side_effects == UNSAFE:
         raise ValueError(f"job {name!r}: an {UNSAFE} job is waited for, it cannot have drains=True")
+    _check_limits(name, timeout_s, cancel_grace_s, heartbeat_timeout_s)
 
     def decorate(function: Function) -> Any:
-        spec = _spec(name, function, retry, timeout_s, side_effects, drains)
+        spec = _spec(
+            name,
+            function,
+            retry,
+            timeout_s=timeout_s,
+            cancel_grace_s=cancel_grace_s,
+            heartbeat_timeout_s=heartbeat_timeout_s,
+            side_effects=side_effects,
+            drains=drains,
+        )
         registry.register(spec)
         return celery_task(spec, store_result=store_result)
 
     return decorate
 
 
-def _spec(
-    name: str,
-    function: Function,
-    retry: Retry | None,
-    timeout_s: int | None,
-    side_effects: str,
-    drains: bool,
-) -> JobSpec:
+def _check_limits(
+    name: str, timeout_s: int | None, cancel_grace_s: int | None, heartbeat_timeout_s: int | None
+) -> None:
+    given = {"timeout_s": (timeout_s, 1), "cancel_grace_s": (cancel_grace_s, 0)}
+    for limit, (value, least) in {**given, "heartbeat_timeout_s": (heartbeat_timeout_s, 1)}.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"job {name!r}: {limit} is {value!r}, not a whole number from {least}")
+    most = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+    if heartbeat_timeout_s is not None and heartbeat_timeout_s >= most:
+        raise ValueError(f"job {name!r}: heartbeat_timeout_s must be less than timeout_s, which is {most}")
+
+
+def _spec(name: str, function: Function, retry: Retry | None, **more: Any) -> JobSpec:
     settings = asdict(retry) if retry else None
     non_retryable = settings.pop("non_retryable") if settings else ()
     return JobSpec(
         name=name,
         function=function,
         retry=settings,
-        timeout_s=timeout_s,
-        side_effects=side_effects,
         parameters=payload_schema(function),
         description=getdoc(function) or "",
         non_retryable=non_retryable,
-        drains=drains,
+        **more,
     )
 
 

@@ -13,7 +13,7 @@ from django.db.models import CharField, Exists, OuterRef, Q, QuerySet, Subquery
 from django_celery_results.models import TaskResult
 
 from scheduler import definitions, trigger_words
-from scheduler.core.states import TERMINAL, AttemptOutcome, SkipReason, State, WaitReason
+from scheduler.core.states import TERMINAL, AttemptOutcome, DeadLetterReason, SkipReason, State, WaitReason
 from scheduler.core.triggers import PreviewInstant, trigger_of
 from scheduler.definitions import allowed_targets
 from scheduler.errors import NotFound
@@ -315,7 +315,7 @@ _WAITS: Final = {
 _SKIPS: Final = {
     SkipReason.OVERLAP: "Skipped: an earlier run of its schedule had not ended.",
     SkipReason.MISSED: "Skipped: its time was missed, and the catch-up policy does not run it.",
-    SkipReason.EXPIRED: "Skipped: it could not start in time.",
+    SkipReason.EXPIRED: "Skipped: it could not start within the time that its schedule allows.",
     SkipReason.QUOTA: "Skipped: the tenant's queue was full.",
 }
 
@@ -374,6 +374,9 @@ def _was_told(run: Occurrence, last: Attempt) -> bool:
 
 
 def _dead_lettered(run: Occurrence, last: Attempt | None) -> str:
+    if run.dead_letter_reason == DeadLetterReason.EXPIRED:
+        late = "No attempt may begin any more: its deadline leaves no time for one."
+        return f"{_ending(run, last)} {late}{_dismissal(run)}"
     return f"{_ending(run, last)} All {run.tries} attempts are used up.{_dismissal(run)}"
 
 

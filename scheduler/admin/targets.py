@@ -23,10 +23,12 @@ class TargetAdmin(ConsoleAdmin):
     ordering = ["name"]
     fields = [
         "name", "description", "enabled", "everyone", "tenants",
-        "kind", "side_effects", "timeout_s", "retry_defaults", "payload_schema", "created_at",
+        "kind", "side_effects", "timeout_s", "cancel_grace_s", "heartbeat_timeout_s", "retry_defaults",
+        "payload_schema", "created_at",
     ]  # fmt: skip
     readonly_fields = [
-        "name", "kind", "side_effects", "timeout_s", "retry_defaults", "payload_schema", "created_at"
+        "name", "kind", "side_effects", "timeout_s", "cancel_grace_s", "heartbeat_timeout_s",
+        "retry_defaults", "payload_schema", "created_at",
     ]  # fmt: skip
     autocomplete_fields = ["tenants"]
 

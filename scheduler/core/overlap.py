@@ -33,8 +33,7 @@ class Slot:
     """A slot as read under its lock, and as the batch leaves it.
 
     `parked` counts the runs that wait; `first_parked` is the one whose turn is next, `replaceable` the one
-    that waits only until a newer one comes. `holder_is_promised`: the active run is one of a catch-up that
-    runs every instant.
+    that waits only until a newer one comes. `holder_is_promised`: see `is_promised`.
     """
 
     holder: UUID | None = None
@@ -60,6 +59,8 @@ class Comer(Protocol):
     def is_parked(self) -> bool: ...
     @property
     def overdue(self) -> bool: ...
+    @property
+    def asked_anew(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,11 +96,25 @@ def _enter(comer: Comer, slot: Slot) -> None:
 
 
 def is_promised(comer: Comer) -> bool:
-    """A missed instant that was promised a run: newer ones take neither its place in line nor its slot.
+    """A run that was promised: a missed instant that is made good, or one that a person has redriven. Newer
+    ones take neither its place in line nor its slot.
 
     It stands under `buffer_all` whatever its schedule's policy (see `catchup`), on its row too.
     """
-    return comer.overdue and comer.overlap == Overlap.BUFFER_ALL
+    return (comer.overdue or comer.asked_anew) and comer.overlap == Overlap.BUFFER_ALL
+
+
+def leave(comer: Comer, slot: Slot) -> None:
+    """Out of line without having run. Who is next, if others wait, is not known here: until the next look
+    nobody goes before them.
+    """
+    if not comer.is_parked:
+        return
+    slot.parked -= 1
+    if slot.replaceable == comer.run_id:
+        slot.replaceable = None
+    if slot.first_parked == comer.run_id and slot.parked == 0:
+        slot.first_parked = None
 
 
 def _skip(comer: Comer, slot: Slot) -> Verdict:

@@ -48,6 +48,9 @@ class Candidate:
     catch_up_window_s: int | None
     catch_up_after_s: int
     priority: str
+    asked_anew: bool  # a person has redriven it, or asked for it by a backfill
+    started: bool
+    schedule_to_start_s: int | None
     endpoint: str = ""  # host and port, where the target is an HTTP one
 
     @property
@@ -58,16 +61,33 @@ class Candidate:
     def is_parked(self) -> bool:
         return self.state == State.PENDING and self.wait_reason == WaitReason.OVERLAP
 
+    @property
+    def start_by(self) -> datetime | None:
+        """Later than this it does not begin. Neither a run that has begun once is bound, nor one that a
+        person has asked for anew.
+        """
+        bound = self.state == State.PENDING and not self.started and not self.asked_anew
+        if self.schedule_to_start_s is None or not bound:
+            return None
+        return self.dispatch_at + timedelta(seconds=self.schedule_to_start_s)
+
+    def is_expired(self, now: datetime) -> bool:
+        return self.start_by is not None and now > self.start_by
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """`overdue` and `overlap`: how the run goes on, if it does; a catch-up may have changed them."""
+    """`overdue` and `overlap`: how the run goes on, if it does; a catch-up may have changed them.
+
+    `look_by`: when a parked run is looked at again, if not sooner.
+    """
 
     candidate: Candidate
     verdict: Verdict
     overlap: str
     reason: SkipReason | None = None
     overdue: bool = False
+    look_by: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +127,7 @@ class _Deciding:
         self._batch = [self._stands(candidate) for candidate in batch]
         self._decisions: dict[UUID, Decision] = {}
         self._cancels: set[tuple[datetime, UUID]] = set()
+        self._left_line: set[UUID] = set()  # schedules of which somebody in line has expired
 
     def _stands(self, candidate: Candidate) -> Candidate:
         """As it goes on. Missed runs that are all to run wait for each other, whatever the overlap policy;
@@ -137,11 +158,22 @@ class _Deciding:
         elif candidate.run_id in self._surplus:
             self._note(candidate, Verdict.SKIP, SkipReason.MISSED)
         elif not candidate.slotted:
-            self._note(candidate, Verdict.QUEUE)
+            self._decide_free(candidate)
         elif (slot := self._slots.get(candidate.schedule_id)) is not None:
             self._at_slot(candidate, slot)
 
+    def _decide_free(self, candidate: Candidate) -> None:
+        if candidate.is_expired(self._now):
+            self._note(candidate, Verdict.SKIP, SkipReason.EXPIRED)
+        else:
+            self._note(candidate, Verdict.QUEUE)
+
     def _at_slot(self, candidate: Candidate, slot: Slot) -> None:
+        if candidate.is_expired(self._now):
+            self._note(candidate, Verdict.SKIP, SkipReason.EXPIRED)
+            self._left_line.add(candidate.schedule_id)
+            overlap.leave(candidate, slot)
+            return
         holder = (slot.holder_due_at, slot.holder)
         admitted = overlap.admit(candidate, slot)
         if admitted.entry is Entry.ENTER:
@@ -162,7 +194,12 @@ class _Deciding:
                 self._note(candidate, Verdict.SKIP, SkipReason.OVERLAP)
 
     def _note(self, candidate: Candidate, verdict: Verdict, reason: SkipReason | None = None) -> None:
-        self._decisions[candidate.run_id] = _decision(candidate, verdict, reason)
+        decision = _decision(candidate, verdict, reason)
+        if verdict is Verdict.PARK:
+            # Whoever expired may have been next, and woken for that: those behind look again at once.
+            look_by = self._now if candidate.schedule_id in self._left_line else candidate.start_by
+            decision = replace(decision, look_by=look_by)
+        self._decisions[candidate.run_id] = decision
 
 
 def _decision(candidate: Candidate, verdict: Verdict, reason: SkipReason | None = None) -> Decision:

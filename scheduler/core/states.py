@@ -40,6 +40,11 @@ class SkipReason(StrEnum):
     QUOTA = "quota"
 
 
+class DeadLetterReason(StrEnum):
+    EXHAUSTED = "exhausted"  # all attempts are used up
+    EXPIRED = "expired"  # no attempt may begin any more: `retry.deadline_s`
+
+
 class AttemptOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"

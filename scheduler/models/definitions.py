@@ -47,6 +47,8 @@ class Target(models.Model):
     )
     # Defaults of the job, copied from its decorator by `apply`; null: the product's own default.
     timeout_s = models.PositiveIntegerField(null=True, blank=True)
+    cancel_grace_s = models.PositiveIntegerField(null=True, blank=True)
+    heartbeat_timeout_s = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(null=True, blank=True)
     parameters = models.JSONField(default=dict, blank=True)  # JSON schema of the payload
     description = models.TextField(blank=True)
@@ -54,8 +56,6 @@ class Target(models.Model):
     # but the worker that makes the call.
     url = models.CharField(max_length=2000, blank=True, db_default="")
     sealed = models.TextField(blank=True, editable=False, db_default="")
-    # How long an endpoint that has accepted a run may be silent; null: as long as the attempt may take.
-    heartbeat_timeout_s = models.PositiveIntegerField(null=True, blank=True)
     everyone = models.BooleanField(default=False)
     tenants = models.ManyToManyField(Tenant, blank=True, related_name="targets")
     enabled = models.BooleanField(default=True)
@@ -183,6 +183,9 @@ class ScheduleRevision(models.Model):
     retry = models.JSONField(default=dict)
     timeout_s = models.PositiveIntegerField(default=300)
     cancel_grace_s = models.PositiveIntegerField(default=30)
+    schedule_to_start_s = models.PositiveIntegerField(null=True, blank=True)
+    heartbeat_timeout_s = models.PositiveIntegerField(null=True, blank=True)
+    pause_after = models.PositiveIntegerField(null=True, blank=True)
     late_after_s = models.PositiveIntegerField(default=30)
     priority = models.CharField(max_length=8, default="normal")
     tags = models.JSONField(default=list)
@@ -209,6 +212,11 @@ class ScheduleRevision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_id} revision {self.number}"
+
+    @property
+    def on_failure(self) -> dict[str, int | None]:
+        """As the API has it."""
+        return {"pause_after": self.pause_after}
 
 
 class Calendar(models.Model):

@@ -47,6 +47,10 @@ class Occurrence(models.Model):
     dismissed_at = models.DateTimeField(null=True)
     reconciled_at = models.DateTimeField(null=True)
     payload = models.JSONField(null=True)  # its own, where code asked for the run; else its revision's
+    counts_from = models.DateTimeField(null=True)  # instead of due_at: a person asked for it anew
+    dead_letter_reason = models.CharField(max_length=10, null=True)
+    reconcile_at = models.DateTimeField(null=True)
+    reconcile_tries = models.PositiveIntegerField(default=0)
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
     progress = models.JSONField(null=True)

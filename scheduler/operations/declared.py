@@ -36,6 +36,10 @@ class JobSpec(Protocol):
     @property
     def timeout_s(self) -> int | None: ...
     @property
+    def cancel_grace_s(self) -> int | None: ...
+    @property
+    def heartbeat_timeout_s(self) -> int | None: ...
+    @property
     def side_effects(self) -> str: ...
     @property
     def parameters(self) -> Mapping[str, Any]: ...
@@ -152,6 +156,8 @@ def sync_targets(specs: Mapping[str, JobSpec], *, actor: Actor) -> list[AppliedC
 def _sync_target(spec: JobSpec, *, now: datetime, actor: Actor) -> AppliedChange:
     declared = {
         "timeout_s": spec.timeout_s,
+        "cancel_grace_s": spec.cancel_grace_s,
+        "heartbeat_timeout_s": spec.heartbeat_timeout_s,
         "retry": dict(spec.retry) if spec.retry else None,
         "side_effects": spec.side_effects,
         "parameters": dict(spec.parameters),

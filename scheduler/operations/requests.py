@@ -29,7 +29,8 @@ from tenants.operations import Actor
 
 SAME_KEY_WITHIN: Final = timedelta(hours=24)
 KEY_LENGTH: Final = 200
-_INHERITED: Final = ("retry", "timeout_s")  # from the target, unless a schedule says otherwise
+# From the target, unless a schedule says otherwise.
+_INHERITED: Final = ("retry", "timeout_s", "cancel_grace_s", "heartbeat_timeout_s")
 _KEYS: Final = UUID("5d7f6f0e-6a0b-4c3f-9a53-0f6f1d1f1c55")  # the name space of keys, for uuid5
 
 

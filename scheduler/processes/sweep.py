@@ -36,11 +36,12 @@ class Sweep:
 
     def run_once(self, connection: Connection, now: datetime) -> Report:
         counts = {"lost": 0, "timed_out": 0}
-        if not self._after_gap(connection):
+        after_gap = self._after_gap(connection)
+        if not after_gap:
             counts["lost"] = self._put_back(connection)
-        counts["timed_out"] = self._end(
-            connection, sweep.overdue_leases(connection, limit=self._limit), "overdue"
-        )
+        # While the database was away nobody could report either.
+        overdue = sweep.overdue_leases(connection, silent=not after_gap, limit=self._limit)
+        counts["timed_out"] = self._end(connection, overdue, "overdue")
         counts["redispatched"] = sweep.redispatch_unclaimed(
             connection, grace_s=self._dispatch_grace_s, limit=self._limit
         )
@@ -131,6 +132,7 @@ _TEXTS: dict[Guard, str] = {
     "dead": "The worker's session ended while it held this run.",
     "overdue": "The attempt ran past timeout_s and cancel_grace_s.",
 }
+_SILENT = "The job had not reported for longer than heartbeat_timeout_s."
 
 
 def _ending(orphan: Orphan, guard: Guard) -> Ending:
@@ -149,6 +151,7 @@ def _ending(orphan: Orphan, guard: Guard) -> Ending:
         fixed_delay=orphan.fixed_delay,
         state=decision.state,
         delay_s=decision.delay_s,
+        deadline_at=orphan.deadline_at,
         outcome=_OUTCOMES[guard],
-        error={"type": _OUTCOMES[guard].value, "message": _TEXTS[guard]},
+        error={"type": _OUTCOMES[guard].value, "message": _SILENT if orphan.is_silent else _TEXTS[guard]},
     )

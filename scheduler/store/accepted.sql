@@ -7,14 +7,13 @@
 -- stop before has its grace from here on.
 UPDATE lease l
 SET session_id = '00000000-0000-0000-0000-000000000000',
-    expires_at = coalesce(m.now + make_interval(secs => g.heartbeat_timeout_s), 'infinity'),
+    expires_at = coalesce(m.now + make_interval(secs => r.heartbeat_timeout_s), 'infinity'),
     ends_by = CASE WHEN o.cancel_requested_at IS NULL THEN l.ends_by
                    ELSE least(l.ends_by, m.now + make_interval(secs => r.cancel_grace_s)) END
 FROM (SELECT clock_timestamp() AS now) AS m,
      unnest(%(run_ids)s::uuid[], %(due)s::timestamptz[], %(fences)s::bigint[]) AS w(run_id, due_at, fence)
 JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
-JOIN target g ON g.id = r.target_id
 WHERE l.run_id = w.run_id AND l.fence = w.fence AND o.state = 'RUNNING'
 RETURNING l.fence
 
@@ -31,10 +30,9 @@ WHERE a.outcome NOT IN ('lost', 'timed_out')
 WITH renewed AS (
     UPDATE lease l
     SET expires_at = CASE WHEN l.expires_at IS NOT NULL
-        THEN coalesce(clock_timestamp() + make_interval(secs => g.heartbeat_timeout_s), 'infinity') END
+        THEN coalesce(clock_timestamp() + make_interval(secs => r.heartbeat_timeout_s), 'infinity') END
     FROM occurrence o
     JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
-    JOIN target g ON g.id = r.target_id
     WHERE o.due_at = %(due_at)s AND o.id = %(run_id)s AND l.run_id = o.id AND l.fence = %(fence)s
     RETURNING l.run_id, nullif(l.expires_at, 'infinity') AS expires_at, l.ends_by
 )

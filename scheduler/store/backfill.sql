@@ -10,13 +10,13 @@ WHERE o.schedule_id = %(schedule_id)s AND o.due_at >= %(begin)s AND o.due_at < %
 
 -- name: insert
 -- Overdue, so that they yield to what is newly due; on the agenda from now on, not from their due time, or they
--- would stand before it there. The caller holds the schedule locked.
+-- would stand before it there. Their deadlines count from now, too. The caller holds the schedule locked.
 WITH inserted AS (
     INSERT INTO occurrence (
         id, due_at, schedule_id, revision, origin, origin_key, tenant_id, shard, overlap, state, wait_reason,
-        dispatch_at, overdue, created_at, tzdata_version)
+        dispatch_at, counts_from, overdue, created_at, tzdata_version)
     SELECT p.id, p.due_at, s.id, p.revision, 'backfill', %(origin_key)s, s.tenant_id, s.shard, p.overlap, 'PENDING',
-           'due', %(now)s, true, %(now)s, %(tzdata)s
+           'due', %(now)s, %(now)s, true, %(now)s, %(tzdata)s
     FROM unnest(%(ids)s::uuid[], %(due)s::timestamptz[], %(revisions)s::int[], %(overlaps)s::text[])
         AS p(id, due_at, revision, overlap)
     JOIN schedule s ON s.id = %(schedule_id)s

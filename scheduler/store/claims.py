@@ -59,6 +59,8 @@ class Claimed:
     cancel_grace_s: int
     resume: Any
     side_effects: str
+    deadline_at: datetime | None = None  # no attempt begins later
+    heartbeat_timeout_s: int | None = None
     url: str = field(default="", repr=False)
     sealed: str = field(default="", repr=False)
     enabled: bool = True
@@ -70,7 +72,7 @@ class Ending:
 
     With RUNNING the attempt goes on without its worker: an endpoint has accepted the run.
 
-    `fixed_delay`: the schedule waits for this run's end.
+    `fixed_delay`: the schedule waits for this run's end. `deadline_at`: a retry begins by then or not at all.
     """
 
     run_id: UUID
@@ -84,6 +86,7 @@ class Ending:
     error: dict[str, Any] | None = None
     fixed_delay: bool = False
     delay_s: float | None = None
+    deadline_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,12 +104,13 @@ class Ended:
 class _Answer:
     claim_id: UUID
     refusal: str | None
+    ended: UUID | None  # the schedule of a run that the refusal has ended
 
 
 def lock(connection: Connection, *, endings: Sequence[Ending] = (), claims: Sequence[Claim] = ()) -> None:
     """Take every lock that ending and claiming these will need, slots before runs, each in id order."""
     slots = {ending.schedule_id for ending in endings if ending.slotted}
-    slots |= _slots_of_exhausted(connection, claims)
+    slots |= _slots_of_doomed(connection, claims)
     if slots:
         connection.execute(SQL["lock_slots"], {"schedule_ids": sorted(slots)})
     runs = {ending.run_id: ending.due_at for ending in endings}
@@ -114,12 +118,12 @@ def lock(connection: Connection, *, endings: Sequence[Ending] = (), claims: Sequ
     connection.execute(SQL["lock_runs"], {"run_ids": list(runs), "due": list(runs.values())})
 
 
-def _slots_of_exhausted(connection: Connection, claims: Sequence[Claim]) -> set[UUID]:
+def _slots_of_doomed(connection: Connection, claims: Sequence[Claim]) -> set[UUID]:
     """By schedule, the slots of runs that these claims will not hold, but end."""
     if not claims:
         return set()
     parameters = {"run_ids": [wish.run_id for wish in claims], "due": [wish.due_at for wish in claims]}
-    found = connection.execute(SQL["slots_of_exhausted"], parameters)
+    found = connection.execute(SQL["slots_of_doomed"], parameters)
     return {schedule_id for (schedule_id,) in found}
 
 
@@ -139,7 +143,11 @@ def claim(connection: Connection, claims: Sequence[Claim], *, session_id: UUID) 
                 "session_id": session_id,
             },
         )
-        return {row.claim_id: Refusal(row.refusal) if row.refusal else None for row in answers}
+        rows = answers.fetchall()
+    ended = {row.ended for row in rows if row.ended is not None}
+    if ended:
+        rest.wake(connection, ended)
+    return {row.claim_id: Refusal(row.refusal) if row.refusal else None for row in rows}
 
 
 def claimed(connection: Connection, claim_ids: Sequence[UUID]) -> dict[UUID, Claimed]:
@@ -154,7 +162,11 @@ def end_attempts(connection: Connection, endings: Sequence[Ending], *, guard: Gu
 
     An absent fence was void.
     """
-    more = {"delays": [ending.delay_s for ending in endings], "guard": guard}
+    more = {
+        "delays": [ending.delay_s for ending in endings],
+        "deadlines": [ending.deadline_at for ending in endings],
+        "guard": guard,
+    }
     return _end(connection, "end_attempts", endings, more)
 
 

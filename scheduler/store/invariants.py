@@ -26,7 +26,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "lease_without_run",
         "slot_not_given_back",
     ),
-    "I8": ("attempts_miscounted", "attempts_over_limit"),
+    "I8": ("attempts_miscounted", "attempts_over_limit", "attempt_after_deadline"),
 }
 
 

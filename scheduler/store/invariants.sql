@@ -164,6 +164,15 @@ JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revis
 WHERE o.attempt_count - o.attempts_forgiven > (r.retry ->> 'max_attempts')::integer
   AND o.due_at > coalesce(%(since)s::timestamptz, '-infinity') AND o.due_at <= %(until)s
 
+-- name: attempt_after_deadline
+-- I8: since the last redrive no attempt began after the run's deadline.
+SELECT o.id::text AS subject, format('attempt %%s began at %%s, after its deadline', a.number, a.started_at) AS detail
+FROM occurrence o
+JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
+JOIN attempt a ON a.due_at = o.due_at AND a.run_id = o.id
+WHERE a.started_at > coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry ->> 'deadline_s')::float8)
+  AND o.due_at > coalesce(%(since)s::timestamptz, '-infinity') AND o.due_at <= %(until)s
+
 -- name: totals
 -- What was looked at, and what the window lived through. `behind`: schedules whose next instant is inside the
 -- window; the tick has not got to it, so it is late, not lost.

@@ -105,6 +105,7 @@ def release(
                 "reasons": [d.reason for d in decisions],
                 "overdue": [d.overdue for d in decisions],
                 "overlaps": [d.overlap for d in decisions],
+                "look_by": [d.look_by for d in decisions],
                 "republish_s": republish_s,
                 "recheck_s": recheck_s,
             },

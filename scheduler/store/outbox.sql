@@ -30,7 +30,7 @@ FOR UPDATE SKIP LOCKED
 -- Locked slots with their holder and their queue. A statement of its own after the lock: its snapshot has
 -- what was parked or freed while the lock was waited for. Served by occurrence_parked.
 SELECT t.schedule_id, t.run_id AS holder, t.due_at AS holder_due_at,
-       coalesce(h.overdue AND h.overlap = 'buffer_all', false) AS holder_is_promised,
+       coalesce((h.overdue OR h.counts_from IS NOT NULL) AND h.overlap = 'buffer_all', false) AS holder_is_promised,
        queue.parked, queue.first_parked, queue.replaceable
 FROM overlap_slot t
 LEFT JOIN occurrence h ON h.due_at = t.due_at AND h.id = t.run_id
@@ -55,10 +55,10 @@ JOIN occurrence o ON o.due_at = b.due_at AND o.id = b.run_id
 SELECT o.id AS run_id, o.due_at, o.state, o.generation, o.dispatch_at, o.schedule_id, o.overlap, o.origin,
        o.wait_reason, o.overdue, r.target_name AS target, g.kind,
        coalesce(lower(substring(g.url FROM '^https?://([^/?#]+)')), '') AS endpoint,
-       r.catch_up, r.catch_up_limit, r.catch_up_window_s,
-       r.catch_up_after_s, r.priority,
-       -- Catch-up and backfill are bounded where they are made: the buffer takes all of them.
-       CASE WHEN o.overdue THEN 1000000 ELSE r.buffer_limit END AS buffer_limit
+       r.catch_up, r.catch_up_limit, r.catch_up_window_s, r.catch_up_after_s, r.priority,
+       o.counts_from IS NOT NULL AS asked_anew, o.started_at IS NOT NULL AS started, r.schedule_to_start_s,
+       -- Catch-up and backfill are bounded where they are made, redrives by people: the buffer takes all of them.
+       CASE WHEN o.overdue OR o.counts_from IS NOT NULL THEN 1000000 ELSE r.buffer_limit END AS buffer_limit
 FROM unnest(%(run_ids)b::uuid[], %(due)b::timestamptz[]) AS w(run_id, due_at)
 JOIN occurrence o ON o.due_at = w.due_at AND o.id = w.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
@@ -73,8 +73,9 @@ WITH moment AS MATERIALIZED (
 ), verdict AS (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(at)b::timestamptz[], %(run_ids)b::uuid[], %(due)b::timestamptz[],
-        %(verdicts)b::text[], %(reasons)b::text[], %(overdue)b::boolean[], %(overlaps)b::text[]
-    ) AS v(id, dispatch_at, run_id, due_at, verdict, reason, overdue, overlap)
+        %(verdicts)b::text[], %(reasons)b::text[], %(overdue)b::boolean[], %(overlaps)b::text[],
+        %(look_by)b::timestamptz[]
+    ) AS v(id, dispatch_at, run_id, due_at, verdict, reason, overdue, overlap, look_by)
 ), dropped AS (
     DELETE FROM outbox b USING verdict v
     WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict IN ('drop', 'skip')
@@ -86,7 +87,7 @@ WITH moment AS MATERIALIZED (
     WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict IN ('queue', 'publish')
     RETURNING b.run_id, b.due_at, b.generation, v.verdict, v.overdue, v.overlap
 ), waiting AS (
-    UPDATE outbox b SET dispatch_at = m.now + make_interval(secs => %(recheck_s)s)
+    UPDATE outbox b SET dispatch_at = least(m.now + make_interval(secs => %(recheck_s)s), v.look_by)
     FROM verdict v, moment m
     WHERE b.dispatch_at = v.dispatch_at AND b.id = v.id AND v.verdict = 'park'
     RETURNING b.run_id, b.due_at, v.overdue, v.overlap
@@ -112,6 +113,20 @@ WITH moment AS MATERIALIZED (
     SET state = 'SKIPPED', skip_reason = v.reason, wait_reason = NULL, finished_at = m.now
     FROM verdict v JOIN dropped d ON d.run_id = v.run_id CROSS JOIN moment m
     WHERE v.verdict = 'skip' AND o.due_at = v.due_at AND o.id = v.run_id AND o.state = 'PENDING'
+    RETURNING o.schedule_id, o.skip_reason, o.overlap
+), woken AS (
+    -- One that has expired may have been next in line, and woken for that: whoever is next now is not in this
+    -- batch. Woken at a slot that is taken, it waits again.
+    UPDATE outbox b SET dispatch_at = m.now
+    FROM moment m, (
+        SELECT DISTINCT schedule_id FROM skipped WHERE skip_reason = 'expired' AND overlap <> 'allow') AS left_line
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM occurrence o
+        WHERE o.schedule_id = left_line.schedule_id AND o.state = 'PENDING' AND o.wait_reason = 'overlap'
+          AND o.id NOT IN (SELECT run_id FROM verdict)
+        ORDER BY o.due_at, o.id
+        LIMIT 1) AS next
+    WHERE b.run_id = next.id
 )
 SELECT s.run_id, s.due_at, s.generation, s.verdict = 'queue' AS queued
 FROM standing s

@@ -106,14 +106,16 @@ SELECT id, state FROM touched
 
 -- name: redrive
 -- A locked run that has failed for good waits again, for its release like any other: the same run with the same
--- key, and a whole budget of attempts.
+-- key, a whole budget of attempts and a whole deadline. A person has asked for it: at a slot that is taken it waits,
+-- whatever its schedule's policy.
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), redriven AS (
     UPDATE occurrence o
     SET state = 'PENDING', wait_reason = 'due', dispatch_at = m.now, attempts_forgiven = o.attempt_count,
+        counts_from = m.now, overlap = CASE WHEN o.overlap = 'allow' THEN o.overlap ELSE 'buffer_all' END,
         finished_at = NULL, dismissed_at = NULL, reconciled_at = NULL, cancel_requested_at = NULL,
-        result = NULL, error = NULL
+        dead_letter_reason = NULL, result = NULL, error = NULL
     FROM moment m
     WHERE o.due_at = %(due_at)s AND o.id = %(id)s AND o.state IN ('FAILED', 'DEAD_LETTERED')
     RETURNING o.id, o.due_at, o.shard, o.dispatch_at, o.generation
@@ -135,6 +137,7 @@ WITH moment AS MATERIALIZED (
         wait_reason = CASE WHEN m.again THEN 'due' END,
         dispatch_at = CASE WHEN m.again THEN m.now ELSE o.dispatch_at END,
         attempts_forgiven = CASE WHEN m.again THEN o.attempt_count ELSE o.attempts_forgiven END,
+        counts_from = CASE WHEN m.again THEN m.now ELSE o.counts_from END,
         cancel_requested_at = CASE WHEN NOT m.again THEN o.cancel_requested_at END,
         error = CASE WHEN m.state = 'FAILED' THEN o.error END
     FROM moment m

@@ -25,20 +25,23 @@ class Orphan:
     fixed_delay: bool
     tries: int
     retry: dict[str, Any]
+    deadline_at: datetime | None
     side_effects: str
+    is_silent: bool = False  # it promised to report
 
 
 def dead_leases(connection: Connection, *, limit: int) -> list[Orphan]:
-    return _orphans(connection, "dead_leases", limit)
+    return _orphans(connection, "dead_leases", limit=limit)
 
 
-def overdue_leases(connection: Connection, *, limit: int) -> list[Orphan]:
-    return _orphans(connection, "overdue_leases", limit)
+def overdue_leases(connection: Connection, *, silent: bool, limit: int) -> list[Orphan]:
+    """`silent`: also those that could have reported, and did not."""
+    return _orphans(connection, "overdue_leases", silent=silent, limit=limit)
 
 
-def _orphans(connection: Connection, statement: str, limit: int) -> list[Orphan]:
+def _orphans(connection: Connection, statement: str, **parameters: int) -> list[Orphan]:
     with cursor(connection, class_row(Orphan)) as rows:
-        return rows.execute(SQL[statement], {"limit": limit}).fetchall()
+        return rows.execute(SQL[statement], parameters).fetchall()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@
 -- too long; the oldest first.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
        r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
+       coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
        g.side_effects
 FROM lease l
 LEFT JOIN session s ON s.id = l.session_id
@@ -17,18 +18,28 @@ ORDER BY l.granted_at
 LIMIT %(limit)s
 
 -- name: overdue_leases
--- Runs past their time limit and grace: threads cannot be killed, their fences can. Those of dead sessions are
--- left to the way back, which is limited.
+-- Runs past their time limit and grace, and with `silent` those of jobs that promised to report and do not: threads
+-- cannot be killed, their fences can. Those of dead sessions are left to the way back, which is limited. By two
+-- indexes: the moment is read once, since a volatile bound would read all leases.
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), late AS (
+    SELECT l.*, false AS is_silent FROM moment m JOIN lease l ON l.ends_by <= m.now
+    UNION ALL
+    SELECT l.*, true FROM moment m JOIN lease l ON l.silent_by <= m.now AND l.ends_by > m.now
+    WHERE %(silent)s
+)
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
        r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
-       g.side_effects
-FROM lease l
+       coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
+       g.side_effects, l.is_silent
+FROM late l
+CROSS JOIN moment m
+LEFT JOIN session s ON s.id = l.session_id AND s.expires_at > m.now
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision
 JOIN target g ON g.id = r.target_id
-WHERE l.ends_by <= clock_timestamp()
-  AND (l.expires_at > clock_timestamp()
-       OR EXISTS (SELECT FROM session s WHERE s.id = l.session_id AND s.expires_at > clock_timestamp()))
+WHERE l.expires_at > m.now OR s.id IS NOT NULL
 ORDER BY l.ends_by
 LIMIT %(limit)s
 

@@ -150,6 +150,8 @@ class _Child:
             lost=place.lost,
             cancelled=place.cancelled,
             draining=board.draining,
+            ends_at=(now := time.monotonic()) + handed.claimed.timeout_s,
+            heard_at=now,
         )
 
     def _send(self, datagram: Datagram) -> None:

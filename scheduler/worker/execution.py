@@ -1,6 +1,7 @@
 """One attempt at a run: the job's function, what it sees, what its end means. Knows nothing of Celery."""
 
 import json
+import math
 import re
 import threading
 import time
@@ -14,7 +15,15 @@ from uuid import UUID
 from scheduler.core.identity import idempotency_key, sub_key
 from scheduler.core.retry import UNSAFE, Decision, RetryPolicy, after_failure
 from scheduler.core.states import AttemptOutcome, State
-from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
+from scheduler.errors import (
+    Cancelled,
+    Drained,
+    LeaseLost,
+    NotStarted,
+    PermanentError,
+    RetryLater,
+    TimedOut,
+)
 from scheduler.store.claims import Claimed, Ending
 from scheduler.worker.registry import JobSpec
 
@@ -47,8 +56,9 @@ class Held:
     """A run that this process holds, or believes to hold: `lost` and `cancelled` are set by the session,
     `draining` by the end of the process.
 
-    `good_until` is on the monotonic clock, which runs on while a process is stopped: whoever wakes up too
-    late knows it at once, before any renewal could tell.
+    `good_until` and `ends_at` are on the monotonic clock, which runs on while a process is stopped: whoever
+    wakes up too late knows it at once, before any renewal could tell. `ends_at`: when its time limit is up;
+    `heard_at`: when it last reported.
     """
 
     claimed: Claimed
@@ -57,13 +67,31 @@ class Held:
     lost: Flag = field(default_factory=threading.Event)
     cancelled: Flag = field(default_factory=threading.Event)
     draining: Flag = field(default_factory=threading.Event)
+    ends_at: float = math.inf
+    heard_at: float = math.inf
 
     def check(self) -> None:
-        """Raises LeaseLost or Cancelled: the attempt is no longer wanted."""
+        """Raises LeaseLost, Cancelled or TimedOut: the attempt is no longer wanted."""
         if self.lost.is_set() or time.monotonic() > self.good_until():
             raise LeaseLost(f"run {self.claimed.run_id} is no longer held under fence {self.claimed.fence}")
         if self.cancelled.is_set():
             raise Cancelled(f"run {self.claimed.run_id} was cancelled")
+        if self.is_out_of_time():
+            raise TimedOut(f"run {self.claimed.run_id} has {self._limit_passed()}")
+
+    def is_out_of_time(self) -> bool:
+        """Whether the attempt has run, or been silent, for longer than it may. The sweep ends it then, by the
+        database's clock: an attempt that has run for longer only after its grace.
+        """
+        return self._limit_passed() is not None
+
+    def _limit_passed(self) -> str | None:
+        now, silence_s = time.monotonic(), self.claimed.heartbeat_timeout_s
+        if now > self.ends_at:
+            return f"run for longer than its timeout_s of {self.claimed.timeout_s}"
+        if silence_s is not None and now > self.heard_at + silence_s:
+            return f"been silent for longer than its heartbeat_timeout_s of {silence_s}"
+        return None
 
 
 class Context:
@@ -92,15 +120,17 @@ class Context:
         return sub_key(self.idempotency_key, name)
 
     def check_cancelled(self) -> None:
-        """Raises Cancelled if somebody wants the run stopped, LeaseLost if it is no longer ours, and Drained,
-        for a job that declares `drains`, once the worker shuts down.
+        """Raises Cancelled if somebody wants the run stopped, LeaseLost if it is no longer ours, TimedOut
+        once its time limit has passed, and Drained, for a job that declares `drains`, once the worker shuts
+        down.
         """
         self._held.check()
         if self._drains and self._held.draining.is_set():
             raise Drained(f"run {self.run_id} goes back to the queue: its worker shuts down")
 
     def heartbeat(self, *, percent: float | None = None, note: str = "", resume: Any = None) -> None:
-        """Progress for people, and `resume` for the next attempt. Renews nothing: the session does.
+        """Progress for people, and `resume` for the next attempt. Renews nothing but what the job promised by
+        its `heartbeat_timeout_s`: that it lives, the session says.
 
         Raises as `check_cancelled` does, once the progress is on record: what is drained resumes from it.
         """
@@ -108,6 +138,7 @@ class Context:
         progress = {"percent": percent, "note": note[:500], "resume": resume}
         if not self._recorder.report_progress(self._held, progress):
             self._held.lost.set()
+        self._held.heard_at = time.monotonic()
         self.check_cancelled()
 
 
@@ -154,7 +185,6 @@ def _verdict(held: Held, spec: JobSpec, error: BaseException) -> tuple[AttemptOu
     final: tuple[type[BaseException], ...] = (PermanentError, NotStarted)
     if not unsafe:
         final = (PermanentError, *spec.non_retryable)
-    outcome = AttemptOutcome.LOST if isinstance(error, LeaseLost) else AttemptOutcome.FAILED
     decision = after_failure(
         RetryPolicy.of(claimed.retry),
         run_id=claimed.run_id,
@@ -163,7 +193,16 @@ def _verdict(held: Held, spec: JobSpec, error: BaseException) -> tuple[AttemptOu
         permanent=isinstance(error, final) and not isinstance(error, RetryLater),
         asked_delay_s=error.after if isinstance(error, RetryLater) else None,
     )
-    return outcome, decision
+    return _outcome(held, error), decision
+
+
+def _outcome(held: Held, error: BaseException) -> AttemptOutcome:
+    """Whatever leaves a job after its time limit is told as that: who raised it depends on the pool. A job
+    that returns all the same has succeeded.
+    """
+    if isinstance(error, LeaseLost):
+        return AttemptOutcome.LOST
+    return AttemptOutcome.TIMED_OUT if held.is_out_of_time() else AttemptOutcome.FAILED
 
 
 def _ending(
@@ -187,6 +226,7 @@ def _ending(
         result=result,
         error=error,
         delay_s=decision.delay_s,
+        deadline_at=claimed.deadline_at,
     )
 
 

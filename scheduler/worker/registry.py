@@ -23,6 +23,8 @@ class JobSpec:
     kind: str = "job"  # the target's
     non_retryable: tuple[type[BaseException], ...] = ()
     drains: bool = False
+    cancel_grace_s: int | None = None
+    heartbeat_timeout_s: int | None = None
 
 
 _jobs: dict[str, JobSpec] = {}

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -150,6 +151,7 @@ class Worker:
         """Write what was handed in, then end the session: what still runs is the sweep's to take up again."""
         self._flusher.finish(timeout_s)
         self._session.finish(timeout_s)
+        self._progress.close()
 
     def _keep(self, found: ClaimAnswer, claim_id: UUID, session_id: UUID) -> UUID | Refusal:
         if isinstance(found, Refusal):
@@ -164,6 +166,8 @@ class Worker:
             lost=place.lost,
             cancelled=place.cancelled,
             draining=self._board.draining,
+            ends_at=(now := time.monotonic()) + found.timeout_s,
+            heard_at=now,
         )
         with self._lock:
             self._kept[found.claim_id] = Kept(held=held, place=place)
@@ -214,6 +218,12 @@ class ProgressLine:
                 telemetry.trouble("progress_not_reported", error=str(error).strip())
                 self._connection = None
                 return True
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _lateness_s(claimed: Claimed) -> float:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.overlap import Entry, Overlap, Slot, Verdict, admit
+from scheduler.core.overlap import Entry, Overlap, Slot, Verdict, admit, leave
 
 HOLDER, FIRST = uuid4(), uuid4()
 WAITING = [Overlap.SKIP, Overlap.BUFFER_ONE, Overlap.BUFFER_ALL, Overlap.CANCEL_RUNNING]
@@ -22,6 +22,7 @@ class Run:
     is_parked: bool = False
     buffer_limit: int = 2
     overdue: bool = False
+    asked_anew: bool = False
     due_at: datetime = datetime(2026, 11, 30, tzinfo=UTC)
 
 
@@ -94,15 +95,23 @@ def test_a_run_that_somebody_let_wait_is_no_promise_that_it_runs_to_its_end() ->
     assert admit(run(Overlap.CANCEL_RUNNING), slot).cancel_holder
 
 
+PROMISES = st.sampled_from(["", "overdue", "asked_anew"])
+
+
 @pytest.mark.parametrize("policy", REPLACING)
-@given(comers=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
+@given(comers=st.lists(st.tuples(PROMISES, st.booleans()), max_size=60))
 def test_whoever_comes_and_ends_each_promised_run_enters_in_order_and_one_other_waits(
-    policy: Overlap, comers: list[tuple[bool, bool]]
+    policy: Overlap, comers: list[tuple[str, bool]]
 ) -> None:
     """Runs come one by one, promised or not; after some of them the active run ends and the next is woken."""
     slot, line, promised, entered = Slot(), list[Run](), list[UUID](), list[UUID]()
-    for is_promised, end in [*comers, *[(False, True)] * len(comers)]:
-        comer = run(Overlap.BUFFER_ALL if is_promised else policy, overdue=is_promised)
+    for promise, end in [*comers, *[("", True)] * len(comers)]:
+        is_promised = promise != ""
+        comer = run(
+            Overlap.BUFFER_ALL if is_promised else policy,
+            overdue=promise == "overdue",
+            asked_anew=promise == "asked_anew",
+        )
         comer.buffer_limit = 1000
         verdict = admit(comer, slot)
         promised += [comer.run_id] if is_promised else []
@@ -118,6 +127,22 @@ def test_whoever_comes_and_ends_each_promised_run_enters_in_order_and_one_other_
             entered.append(line.pop(0).run_id)
             slot.first_parked = seen(line).first_parked
     assert [run_id for run_id in entered if run_id in promised] == promised
+
+
+@pytest.mark.parametrize("policy", WAITING[1:])
+def test_whoever_leaves_the_line_holds_nobody_up_who_comes_to_it_empty(policy: Overlap) -> None:
+    slot = Slot(parked=1, first_parked=FIRST, replaceable=FIRST if policy in REPLACING else None)
+    leave(run(policy, FIRST, is_parked=True), slot)
+    assert slot == Slot()
+    leave(run(policy), slot)  # it had not stood in line
+    assert slot == Slot()
+
+
+@pytest.mark.parametrize("policy", WAITING)
+def test_nobody_goes_before_those_that_stand_behind_whoever_left_the_line(policy: Overlap) -> None:
+    slot = Slot(parked=2, first_parked=FIRST)
+    leave(run(Overlap.BUFFER_ALL, FIRST, is_parked=True), slot)
+    assert admit(run(policy), slot).entry is not Entry.ENTER
 
 
 def seen(line: list[Run]) -> Slot:

@@ -39,6 +39,9 @@ def candidate(seconds_ago: float = 0.1, **fields: Any) -> Candidate:
             "catch_up_window_s": None,
             "catch_up_after_s": 60,
             "priority": "normal",
+            "asked_anew": False,
+            "started": False,
+            "schedule_to_start_s": None,
             **fields,
         }
     )
@@ -143,6 +146,37 @@ def test_missed_runs_that_may_overlap_all_go_at_once() -> None:
 def test_the_latest_of_a_catch_up_is_overdue_though_not_late_by_itself() -> None:
     batch = decide([candidate(90), candidate(1)], slots={}, now=NOW)
     assert {one.verdict: one.overdue for one in batch.decisions}[Verdict.QUEUE]
+
+
+@pytest.mark.parametrize("policy", ["allow", "skip", "buffer_one", "buffer_all", "cancel_running"])
+def test_a_run_that_may_not_begin_any_more_is_skipped_to_the_microsecond(policy: str) -> None:
+    limited = {"overlap": policy, "schedule_to_start_s": 30, "slots": {SCHEDULE: None}}
+    slots = limited.pop("slots")
+    assert isinstance(slots, dict)
+    in_time = candidate(30, **limited)
+    late = candidate(30.000001, **limited)
+    assert verdicts(in_time, slots=dict(slots)) == [QUEUE]
+    assert verdicts(late, slots=dict(slots)) == [(Verdict.SKIP, SkipReason.EXPIRED)]
+
+
+def test_neither_what_has_begun_nor_what_a_person_asked_for_anew_is_bound_to_begin_in_time() -> None:
+    limited = {"schedule_to_start_s": 30, "origin": "trigger"}
+    batch = [
+        candidate(90, started=True, **limited),
+        candidate(90, asked_anew=True, **limited),
+        candidate(90, state="RETRY_WAIT", wait_reason=None, generation=1, row_generation=2, **limited),
+    ]
+    assert verdicts(*batch) == [QUEUE] * 3
+
+
+def test_whoever_waits_is_looked_at_when_its_time_is_up_and_at_once_where_one_before_it_has_expired() -> None:
+    terms: dict[str, Any] = {"overlap": "buffer_all", "wait_reason": "overlap", "schedule_to_start_s": 30}
+    expired, waits = candidate(40, **terms), candidate(20, **terms)
+    slot = {"parked": 3, "first_parked": expired.run_id}
+    batch = decide([expired, waits], slots={SCHEDULE: Slot(**slot)}, now=NOW)
+    assert [(one.verdict, one.look_by) for one in batch.decisions] == [("skip", None), ("park", NOW)]
+    batch = decide([waits], slots={SCHEDULE: Slot(holder=uuid4(), **slot)}, now=NOW)
+    assert [one.look_by for one in batch.decisions] == [NOW + timedelta(seconds=10)]
 
 
 def test_a_run_woken_for_a_freed_slot_gets_it_before_one_that_comes_with_an_earlier_instant() -> None:

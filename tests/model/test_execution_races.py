@@ -85,6 +85,11 @@ WHERE t.run_id IS NULL
 """
 
 
+SKIPPED_THOUGH_REDRIVEN = """
+SELECT count(*) FROM occurrence WHERE state = 'SKIPPED' AND counts_from IS NOT NULL
+"""
+
+
 class Hands(Flusher):
     """The worker's group commit on its caller's connection, in its caller's thread. It repairs nothing: an
     error is the actor's, a deadlock too."""
@@ -178,6 +183,8 @@ class World:
         assert len(won) == len(set(won) & set(outcomes)), (won, outcomes)
 
     def _check_ledger(self, connection: Connection) -> None:
+        (forgotten,) = connection.execute(SKIPPED_THOUGH_REDRIVEN).fetchone() or (0,)
+        assert not forgotten
         misplaced = connection.execute(MISPLACED_SLOTS).fetchall()
         assert not misplaced, misplaced
         report = verify(connection.info.dsn)
@@ -534,6 +541,12 @@ def test_a_waiting_run_is_released_or_cancelled(stage: Stage, world: Any) -> Non
 def test_a_failed_run_is_redriven_once(stage: Stage, world: Any) -> None:
     casts = [(redrives, redrives), (redrives, cancels), (redrives, releases), (redrives, claims_it)]
     every_order_of(stage, world("DEAD_LETTERED", parked=False), *casts)
+
+
+def test_a_redriven_run_waits_for_its_slot_whatever_its_schedules_policy(stage: Stage, world: Any) -> None:
+    for policy in ("skip", "buffer_one"):
+        due_behind = world("DEAD_LETTERED", overlap=policy, parked=False)
+        every_order_of(stage, due_behind, (redrives, releases))
 
 
 def test_a_run_that_fails_for_good_is_redriven_after_that_or_not_at_all(stage: Stage, world: Any) -> None:

@@ -140,6 +140,11 @@ BREAKS = {
         ("I8", "attempts_over_limit"),
         "UPDATE occurrence SET attempts_forgiven = 0",
     ),
+    "an attempt began after the deadline": (
+        ("I8", "attempt_after_deadline"),
+        "UPDATE schedule_revision SET retry = retry || '{\"deadline_s\": 60}';"
+        "UPDATE attempt SET started_at = due_at + interval '61 s' WHERE due_at = %(second)s",
+    ),
     "a run was tried too often": (
         ("I8", "attempts_over_limit"),
         "UPDATE schedule_revision SET retry = '{\"max_attempts\": 1}'",

@@ -12,7 +12,16 @@ import pytest
 
 from scheduler.core.identity import NOMINAL
 from scheduler.core.states import AttemptOutcome, State
-from scheduler.errors import Cancelled, Drained, LeaseLost, NotStarted, PermanentError, RetryLater
+from scheduler.errors import (
+    Cancelled,
+    Drained,
+    LeaseLost,
+    NotStarted,
+    PermanentError,
+    RetryLater,
+    TimedOut,
+)
+from scheduler.jobs import job
 from scheduler.store.claims import Claimed, Ending
 from scheduler.worker.execution import ERROR_BYTES, RESULT_BYTES, Context, Held, attempt, describe
 from scheduler.worker.registry import JobSpec, payload_schema
@@ -190,6 +199,96 @@ def test_a_drain_stops_nobody_else() -> None:
     assert run(raising(Drained("by itself")), held(), drains=True).state is State.RETRY_WAIT
     one.cancelled.set()
     assert run(lambda ctx, kind: ctx.check_cancelled(), one, drains=True).state is State.CANCELLED
+
+
+def out_of_time(**changes: Any) -> Held:
+    one = held(**changes)
+    one.ends_at = time.monotonic() - 0.001
+    return one
+
+
+def silent(**changes: Any) -> Held:
+    one = held(heartbeat_timeout_s=5, **changes)
+    one.heard_at = time.monotonic() - 5.001
+    return one
+
+
+@pytest.mark.parametrize("late", [out_of_time, silent])
+@pytest.mark.parametrize(
+    ("side_effects", "state"), [("fenced", "RETRY_WAIT"), ("unsafe_external", "UNKNOWN")]
+)
+def test_a_job_whose_time_is_up_hears_it_at_its_next_call(
+    late: Callable[..., Held], side_effects: str, state: str
+) -> None:
+    for call in (lambda ctx, kind: ctx.check_cancelled(), lambda ctx, kind: ctx.heartbeat()):
+        ending = run(call, late(side_effects=side_effects))
+        assert (ending.state, ending.outcome) == (state, AttemptOutcome.TIMED_OUT)
+        assert ending.error is not None
+        assert ending.error["type"] == "TimedOut"
+        assert ending.error["message"].partition(" than its ")[2] in (
+            "timeout_s of 300",
+            "heartbeat_timeout_s of 5",
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "number", "state"),
+    [
+        (RuntimeError("as SoftTimeLimitExceeded is, to who knows no Celery"), 1, State.RETRY_WAIT),
+        (TimedOut("swallowed, and raised again"), 3, State.DEAD_LETTERED),
+        (SystemExit(1), 1, State.RETRY_WAIT),
+        (PermanentError("the job knows better"), 1, State.FAILED),
+        (RetryLater(after=9), 1, State.RETRY_WAIT),
+    ],
+)
+def test_whatever_leaves_a_job_after_its_time_is_a_time_out_and_goes_where_the_policy_says(
+    error: BaseException, number: int, state: State
+) -> None:
+    ending = run(raising(error), out_of_time(attempt=number, tries=number))
+    assert (ending.state, ending.outcome) == (state, AttemptOutcome.TIMED_OUT)
+
+
+def test_a_job_that_returns_after_its_time_has_succeeded() -> None:
+    for late in (out_of_time(), out_of_time(side_effects="unsafe_external"), silent()):
+        assert run(lambda ctx, kind: "done", late).state is State.SUCCEEDED
+
+
+def test_what_is_lost_or_cancelled_is_told_as_that_though_its_time_is_up() -> None:
+    lost, cancelled, draining = out_of_time(), out_of_time(), out_of_time()
+    lost.lost.set()
+    cancelled.cancelled.set()
+    draining.draining.set()
+    assert run(lambda ctx, kind: ctx.check_cancelled(), lost).outcome is AttemptOutcome.LOST
+    assert run(lambda ctx, kind: ctx.check_cancelled(), cancelled).state is State.CANCELLED
+    assert run(raising(Drained("in time to go back")), draining).state is State.QUEUED
+
+
+def test_a_report_breaks_the_silence_that_the_job_promised() -> None:
+    one = held(heartbeat_timeout_s=5)
+    one.heard_at = time.monotonic() - 4
+    Context(one, Ledger()).heartbeat(percent=1)
+    assert one.heard_at > time.monotonic() - 1
+    without_promise = held()
+    without_promise.heard_at = time.monotonic() - 10**6
+    without_promise.check()
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"timeout_s": 1.5}, "timeout_s"),
+        ({"cancel_grace_s": -1}, "cancel_grace_s"),
+        ({"heartbeat_timeout_s": True}, "heartbeat_timeout_s"),
+        ({"heartbeat_timeout_s": 300}, "less than timeout_s, which is 300"),
+        ({"timeout_s": 10, "heartbeat_timeout_s": 10}, "less than timeout_s, which is 10"),
+    ],
+)
+def test_limits_of_a_job_that_cannot_be_are_refused_where_it_is_written(
+    limits: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        job("tests.limits", **limits)
 
 
 def test_progress_goes_to_the_ledger_and_a_refusal_is_a_lost_lease() -> None:

@@ -19,7 +19,7 @@ ALTER TABLE schedule_revision ADD CONSTRAINT revision_trigger CHECK (
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0007_http_targets")]
+    dependencies = [("scheduler", "0008_limits")]
 
     operations = [
         migrations.RunSQL(

@@ -1,6 +1,6 @@
 """The way from a due instant to a finished run, stage by stage, against what the machine does without us.
 
-    python -m bench.spine [--json]
+    python -m bench.spine [--json] [--pool threads|prefork|gevent]
 
 Each stage is measured in rounds that alternate with those of its ceiling; medians, and their ratio. Absolute
 figures say as much about the machine as about the product; the ratios are what to compare.
@@ -38,7 +38,7 @@ ROUNDS = 5
 ROWS = 2000  # of a round of tick or dispatch
 RUNS = 1000  # of a round through a worker
 INSERT_BATCH = 1000  # as the tick's
-CONCURRENCY = "32"  # of both workers
+CONCURRENCY = {"threads": "32", "prefork": "4", "gevent": "32"}  # of both workers
 SHARDS = range(256)
 RAW_QUEUE = "bench.raw"
 RATE_PER_S = 200
@@ -68,8 +68,9 @@ class Lateness:
 class Bench:
     """Each round has a due instant of its own, in the past, so that everything may go at once."""
 
-    def __init__(self, on: Ground, *, rows: int = ROWS) -> None:
+    def __init__(self, on: Ground, *, rows: int = ROWS, pool: str = "threads") -> None:
         self.ground = on
+        self.pool = pool
         self.rows = rows
         now = database_now(on.connection).replace(microsecond=0)
         self.connection = on.connection
@@ -140,9 +141,10 @@ class Bench:
     # Worker and plain Celery --------------------------------------------------------------------
 
     def end_to_end(self) -> list[Rate]:
-        ours = self.ground.launch("worker", "--concurrency", CONCURRENCY)
+        pool = ["--pool", self.pool, "--concurrency", CONCURRENCY[self.pool]]
+        ours = self.ground.launch("worker", *pool)
         environ = {"BENCH_PLAIN_BATCH": str(RUNS), "BENCH_PLAIN_FILE": str(self.plain_times)}
-        options = ["--pool", "threads", "--concurrency", CONCURRENCY, "--loglevel", "WARNING"]
+        options = [*pool, "--loglevel", "WARNING"]
         plain_celery = [sys.executable, "-m", "celery", "-A", "bench.plain", "worker", "-n", "plain@%h"]
         theirs = self.ground.launch.start("plain", [*plain_celery, *options], env=environ)
         self.ran(), self.ran_plainly()  # both are up and warm
@@ -276,10 +278,12 @@ FROM (
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.spine", description="From due to done, as ratios.")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON document")
-    as_json = parser.parse_args(arguments).json
+    parser.add_argument("--pool", choices=sorted(CONCURRENCY), default="threads", help="of the workers")
+    wanted = parser.parse_args(arguments)
+    as_json = wanted.json
     with ground() as on:
-        facts = {**circumstances(on.connection), "rounds": ROUNDS}
-        bench = Bench(on)
+        facts = {**circumstances(on.connection), "rounds": ROUNDS, "pool": wanted.pool}
+        bench = Bench(on, pool=wanted.pool)
         rates, lateness = bench.measure()
         bench.close()
     if as_json:

@@ -114,7 +114,7 @@ SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by, l.silen
        o.origin_key, o.overlap <> 'allow' AS slotted, r.mode = 'fixed_delay' AS fixed_delay, o.tenant_id,
        t.slug AS tenant, r.target_name AS target, r.payload, r.payload_ref, r.retry, r.timeout_s, r.cancel_grace_s,
        coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
-       o.progress->'resume' AS resume, g.side_effects
+       r.pause_after, o.progress->'resume' AS resume, g.side_effects
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision

@@ -3,7 +3,7 @@
 -- name: dead_leases
 -- Runs whose holder's session is over, or that no session holds; the oldest first.
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
-       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry, r.pause_after,
        coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
        g.side_effects
 FROM lease l
@@ -28,7 +28,7 @@ WITH moment AS MATERIALIZED (
     WHERE %(silent)s
 )
 SELECT l.run_id, l.due_at, l.fence, o.schedule_id, o.overlap <> 'allow' AS slotted,
-       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry,
+       r.mode = 'fixed_delay' AS fixed_delay, o.attempt_count - o.attempts_forgiven AS tries, r.retry, r.pause_after,
        coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
        g.side_effects, l.is_silent
 FROM late l

@@ -2,10 +2,9 @@
 
 The body is the one of 06-api.md. A field that is absent or null has its default: the target's own for
 `retry` and the limits in `_OF_TARGET`, where it has one, else the one below. What is not built yet is
-refused unless it has its default.
+refused.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +34,8 @@ TAGS: Final = 20
 TAG_LENGTH: Final = 50
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 FARTHEST_ONCE: Final = timedelta(days=3653)
+
+MOST_FAILURES: Final = 1000
 
 _DAY_S: Final = 86_400
 _YEAR_S: Final = 366 * _DAY_S
@@ -78,11 +79,6 @@ _CHOICES: Final = {
     "on_excluded": (("skip", "next_business_day"), ()),
 }
 
-# Fields of which only the default is built.
-_UNBUILT: Final[dict[str, Any]] = {
-    "on_failure": {"pause_after": None},
-}
-
 _DECISIONS: Final = (
     "payload",
     "payload_ref",
@@ -105,13 +101,14 @@ _DECISIONS: Final = (
     "cancel_grace_s",
     "schedule_to_start_s",
     "heartbeat_timeout_s",
+    "on_failure",
     "late_after_s",
     "priority",
     "tags",
     "description",
 )
 
-FIELDS: Final = frozenset(["name", "target", *_DECISIONS, *_UNBUILT, *_CHOICES])
+FIELDS: Final = frozenset(["name", "target", *_DECISIONS, *_CHOICES])
 
 _BELOW_MILLISECONDS: Final = re.compile(r"(\.\d{3})\d+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -145,10 +142,16 @@ class Definition:
     cancel_grace_s: int
     schedule_to_start_s: int | None
     heartbeat_timeout_s: int | None
+    pause_after: int | None
     late_after_s: int
     priority: str
     tags: list[str]
     description: str
+
+    @property
+    def on_failure(self) -> dict[str, int | None]:
+        """As the API has it."""
+        return {"pause_after": self.pause_after}
 
     def parsed_trigger(self) -> Trigger:
         return trigger_of(self)
@@ -214,7 +217,6 @@ def read_instants(tenant: Tenant, body: Mapping[str, Any], *, now: datetime) -> 
     reading = _Reading(tenant, body, now=now, current=None)
     reading.refuse_unknown_fields()
     reading.timing()
-    reading.refuse_unbuilt()
     reading.raise_errors()
     assert reading.parsed is not None
     return reading.parsed
@@ -259,7 +261,7 @@ def body_of(name: str, revision: ScheduleRevision | Definition) -> dict[str, Any
     target = revision.target_name if isinstance(revision, ScheduleRevision) else revision.target.name
     own = {field: _json(getattr(revision, field)) for field in _DECISIONS}
     choices = {field: built[0] for field, (built, _) in _CHOICES.items()}
-    return {**_UNBUILT, **choices, "name": name, "target": target, **own}
+    return {**choices, "name": name, "target": target, **own}
 
 
 def _json(value: Any) -> Any:
@@ -299,6 +301,7 @@ class _Reading:
             "name": self.field("name", _name, "", required=True),
             "payload": {} if self.on_request else self.payload(target),
             "payload_ref": self.field("payload_ref", lambda field: _text(field, REFERENCE_LENGTH), None),
+            "pause_after": self.field("on_failure", _pause_after, None),
             "retry": self.field("retry", _retry, _retry_of(target)),
             "tags": self.field("tags", _tags, list[str]()),
             "description": self.field("description", lambda field: _text(field, TEXT_LENGTH), ""),
@@ -308,7 +311,6 @@ class _Reading:
             **{name: self._choice(name) for name in ("catch_up", "overlap", "priority")},
         }
         self._settle_silence(values)
-        self.refuse_unbuilt()
         self.raise_errors()
         assert target is not None
         return Definition(target=target, **values)
@@ -338,12 +340,6 @@ class _Reading:
             if name not in FIELDS:
                 hint = did_you_mean(name, FIELDS)
                 self.refuse(printable(name), "unknown_field", f"unknown field {shown(name)}.{hint}")
-
-    def refuse_unbuilt(self) -> None:
-        for name, default in _UNBUILT.items():
-            value = self.given.get(name, default)
-            if type(value) is not type(default) or value not in (default, {}):
-                self.refuse(name, "not_supported_yet", f"only {json.dumps(default)} is supported yet.")
 
     def _choice(self, name: str) -> str:
         built, planned = _CHOICES[name]
@@ -538,6 +534,13 @@ def _retry(field: Field) -> dict[str, Any]:
         if name in members:
             retry[name] = _number(members[name], lowest, highest)
     return retry
+
+
+def _pause_after(field: Field) -> int | None:
+    members = field.members(("pause_after",))
+    if "pause_after" not in members:
+        return None
+    return members["pause_after"].integer(at_least=1, at_most=MOST_FAILURES)
 
 
 def _number(field: Field, lowest: float, highest: float) -> int | float:

@@ -16,6 +16,8 @@ ALTER TABLE occurrence
 
 -- store/unknown.sql: look
 CREATE INDEX occurrence_unknown ON occurrence (reconcile_at) WHERE state = 'UNKNOWN';
+-- store/failures.sql: lately_dead
+CREATE INDEX occurrence_dead ON occurrence (finished_at) WHERE state = 'DEAD_LETTERED';
 """
 
 LEASE = """
@@ -29,6 +31,7 @@ BACKWARD = """
 ALTER TABLE lease DROP COLUMN silence_s, DROP COLUMN silent_by;
 ALTER TABLE occurrence DROP COLUMN counts_from, DROP COLUMN dead_letter_reason,
     DROP COLUMN reconcile_at, DROP COLUMN reconcile_tries;
+DROP INDEX occurrence_dead;
 """
 
 STATE = [

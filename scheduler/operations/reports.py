@@ -4,6 +4,8 @@ The fence is its right to say so. A fence that is void is refused without a word
 whoever holds an old one must not be able to use a newer.
 """
 
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -93,7 +95,14 @@ class _Said:
             result=self.result,
             error=self.error,
             delay_s=decision.delay_s,
+            deadline_at=_deadline(run, revision),
+            pause_after=revision.pause_after,
         )
+
+    def worst(self, run: Occurrence, revision: ScheduleRevision, fence: int) -> Ending:
+        """What it may make of the run at most: whoever locks does not know yet how often it was tried."""
+        ending = self.ending(run, revision, fence)
+        return ending if self.error is None else replace(ending, state=State.FAILED)
 
     def _decision(self, run: Occurrence, revision: ScheduleRevision) -> Decision:
         if self.outcome == "succeeded":
@@ -121,7 +130,7 @@ class _Said:
 def _write(run: Occurrence, revision: ScheduleRevision, fence: int, said: _Said) -> bool:
     """Whether it is on record, by this or an earlier time."""
     connection = raw_connection()
-    claims.lock(connection, endings=[said.ending(run, revision, fence)])
+    claims.lock(connection, endings=[said.worst(run, revision, fence)])
     run.refresh_from_db()  # as whoever had it locked has left it
     ending = said.ending(run, revision, fence)
     if claims.end_attempts(connection, [ending], guard="holder"):
@@ -142,6 +151,12 @@ def _find(tenant: Tenant, run_id: UUID) -> Occurrence:
 def _revision(run: Occurrence) -> ScheduleRevision:
     revisions = ScheduleRevision.objects.select_related("target")
     return revisions.get(schedule_id=run.schedule_id, number=run.revision)
+
+
+def _deadline(run: Occurrence, revision: ScheduleRevision) -> datetime | None:
+    """No attempt begins later."""
+    deadline_s = revision.retry.get("deadline_s")
+    return None if deadline_s is None else (run.counts_from or run.due_at) + timedelta(seconds=deadline_s)
 
 
 def _check_document(field: str, document: Any) -> None:

@@ -16,7 +16,7 @@ from scheduler.operations.audit import record_change
 from scheduler.operations.editing import current_of
 from scheduler.operations.timeline import lock_schedule, new_run_id, refuse_cancelled
 from scheduler.orm import database_time, raw_connection, run_key
-from scheduler.store import due, schedules
+from scheduler.store import due, failures, schedules
 from scheduler.store.rest import wake
 from scheduler.store.statements import Connection
 from tenants.access import scoped
@@ -140,8 +140,9 @@ def reconcile_run(tenant: Tenant, run_id: UUID, outcome: str, *, note: str = "",
         detail = f"expected one of {', '.join(_RECONCILED)}."
         raise ValidationFailed(FieldError(field="outcome", code="invalid_choice", detail=detail))
     key = schedules.RunKey(run.due_at, run.id)
+    schedule = lock_schedule(tenant, run.schedule_id)
     if state is State.PENDING:
-        refuse_cancelled(lock_schedule(tenant, run.schedule_id))
+        refuse_cancelled(schedule)
     if run.slotted:
         schedules.lock_slot(connection, run.schedule_id)
     schedules.lock_run(connection, key)
@@ -149,6 +150,8 @@ def reconcile_run(tenant: Tenant, run_id: UUID, outcome: str, *, note: str = "",
         found = _find_run(tenant, run_id).state
         raise Conflict(f"The run is {found}: only an unknown outcome can be reconciled.", state=found)
     wake(connection, [run.schedule_id])
+    if state is State.FAILED:
+        failures.pause_if_failing(connection, run.schedule_id)
     record(
         actor,
         "run.reconcile",

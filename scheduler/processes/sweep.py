@@ -10,14 +10,15 @@ from scheduler.core.retry import RetryPolicy, after_failure
 from scheduler.core.states import AttemptOutcome, State
 from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
-from scheduler.store import claims, rest, sessions, sweep
-from scheduler.store.claims import Ending, Guard
+from scheduler.store import claims, failures, rest, sessions, sweep
+from scheduler.store.claims import Ended, Ending, Guard
 from scheduler.store.statements import Connection, transaction
 from scheduler.store.sweep import Orphan
 
 HOUSEKEEPING_S = 600.0
 WAKER_GRACE_S = 60.0
 LOSSES_WITHIN_S = 60.0
+DEAD_WITHIN_S = 120.0
 
 
 class Sweep:
@@ -46,6 +47,7 @@ class Sweep:
             connection, grace_s=self._dispatch_grace_s, limit=self._limit
         )
         counts["rearmed"] = self._rearm(connection)
+        counts["paused"] = self._pause_failing(connection)
         with transaction(connection):
             counts["woken"] = rest.wake(connection)
         self._keep_house(connection)
@@ -99,12 +101,10 @@ class Sweep:
             return 0
         fault_point("sweep.after_select")
         endings = [_ending(orphan, guard) for orphan in orphans]
-        with transaction(connection):
-            claims.lock(connection, endings=endings)
-            ended = claims.end_attempts(connection, endings, guard=guard)
-            fault_point("sweep.after_update")
-            fault_point("sweep.before_commit")
-        fault_point("sweep.after_commit")
+        together = [ending for ending in endings if not ending.may_pause]
+        ended: dict[int, Ended] = {}
+        for batch in [together, *([ending] for ending in endings if ending.may_pause)]:
+            ended |= self._end_together(connection, batch, guard) if batch else {}
         for run in ended.values():
             telemetry.LEASES_EXPIRED.inc()
             if run.state is State.UNKNOWN:
@@ -113,6 +113,26 @@ class Sweep:
                 "attempt_" + _OUTCOMES[guard], run=str(run.run_id), fence=run.fence, now=run.state
             )
         return len(ended)
+
+    def _end_together(
+        self, connection: Connection, endings: Sequence[Ending], guard: Guard
+    ) -> dict[int, Ended]:
+        with transaction(connection):
+            claims.lock(connection, endings=endings)
+            ended = claims.end_attempts(connection, endings, guard=guard)
+            fault_point("sweep.after_update")
+            fault_point("sweep.before_commit")
+        fault_point("sweep.after_commit")
+        return ended
+
+    def _pause_failing(self, connection: Connection) -> int:
+        """A claim that ends a run, because its deadline has passed, has not locked the schedule before."""
+        paused = 0
+        for schedule_id in failures.lately_dead(connection, within_s=DEAD_WITHIN_S, limit=self._limit):
+            with transaction(connection):
+                failures.lock_schedules(connection, [schedule_id])
+                paused += failures.pause_if_failing(connection, schedule_id)
+        return paused
 
     def _rearm(self, connection: Connection) -> int:
         found = sweep.rearm_without_waker(connection, after_s=WAKER_GRACE_S, limit=self._limit)
@@ -152,6 +172,7 @@ def _ending(orphan: Orphan, guard: Guard) -> Ending:
         state=decision.state,
         delay_s=decision.delay_s,
         deadline_at=orphan.deadline_at,
+        pause_after=orphan.pause_after,
         outcome=_OUTCOMES[guard],
         error={"type": _OUTCOMES[guard].value, "message": _SILENT if orphan.is_silent else _TEXTS[guard]},
     )

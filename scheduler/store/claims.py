@@ -3,20 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from scheduler.core.states import TERMINAL, AttemptOutcome, Refusal, State
-from scheduler.store import rest
+from scheduler.store import failures, rest
+from scheduler.store.slots import give_slots_on
 from scheduler.store.statements import Connection, cursor, load
 
 SQL = load("claims")
 
 # Whose right it is to end an attempt: its holder's, or the sweep's over a dead session or a passed limit.
 Guard: TypeAlias = Literal["holder", "dead", "overdue"]
+
+_FAILED: Final = (State.FAILED, State.DEAD_LETTERED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +64,7 @@ class Claimed:
     side_effects: str
     deadline_at: datetime | None = None  # no attempt begins later
     heartbeat_timeout_s: int | None = None
+    pause_after: int | None = None
     url: str = field(default="", repr=False)
     sealed: str = field(default="", repr=False)
     enabled: bool = True
@@ -73,6 +77,7 @@ class Ending:
     With RUNNING the attempt goes on without its worker: an endpoint has accepted the run.
 
     `fixed_delay`: the schedule waits for this run's end. `deadline_at`: a retry begins by then or not at all.
+    `pause_after`: so many failures in a row pause the schedule.
     """
 
     run_id: UUID
@@ -87,6 +92,13 @@ class Ending:
     fixed_delay: bool = False
     delay_s: float | None = None
     deadline_at: datetime | None = None
+    pause_after: int | None = None
+
+    @property
+    def may_pause(self) -> bool:
+        """Whether it may be the end that pauses its schedule: then it is written alone (see failures.sql)."""
+        fails = self.state in _FAILED or (self.state is State.RETRY_WAIT and self.deadline_at is not None)
+        return self.pause_after is not None and fails
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +120,12 @@ class _Answer:
 
 
 def lock(connection: Connection, *, endings: Sequence[Ending] = (), claims: Sequence[Claim] = ()) -> None:
-    """Take every lock that ending and claiming these will need, slots before runs, each in id order."""
+    """Take every lock that ending and claiming these will need, slots before runs, each in id order. Before
+    them the schedule that one of these ends may pause.
+    """
+    pausing = {ending.schedule_id for ending in endings if ending.may_pause}
+    if pausing:
+        failures.lock_schedules(connection, pausing)
     slots = {ending.schedule_id for ending in endings if ending.slotted}
     slots |= _slots_of_doomed(connection, claims)
     if slots:
@@ -181,11 +198,6 @@ def resolve_unknown(connection: Connection, endings: Sequence[Ending]) -> dict[i
     return resolved
 
 
-def give_slots_on(connection: Connection, run_ids: Sequence[UUID]) -> None:
-    """Free the slots of runs that are over, and wake who waits for them. The caller has locked both."""
-    connection.execute(SQL["give_slots_on"], {"run_ids": list(run_ids)})
-
-
 def _end(
     connection: Connection, statement: str, endings: Sequence[Ending], more: dict[str, Any]
 ) -> dict[int, Ended]:
@@ -208,6 +220,9 @@ def _end(
     }
     if waited_for:
         rest.wake(connection, waited_for)
+    failed = {fence for fence, run in ended.items() if run.state in _FAILED}
+    for schedule_id in {one.schedule_id for one in endings if one.may_pause and one.fence in failed}:
+        failures.pause_if_failing(connection, schedule_id)
     return ended
 
 

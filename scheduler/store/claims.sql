@@ -119,7 +119,7 @@ SELECT l.claim_id, l.run_id, l.due_at, l.fence, l.granted_at, l.ends_by, l.silen
        t.slug AS tenant, r.target_name AS target, coalesce(o.payload, r.payload) AS payload, r.payload_ref, r.retry,
        r.timeout_s, r.cancel_grace_s,
        coalesce(o.counts_from, o.due_at) + make_interval(secs => (r.retry->>'deadline_s')::float8) AS deadline_at,
-       o.progress->'resume' AS resume, g.side_effects, g.url, g.sealed, g.enabled
+       r.pause_after, o.progress->'resume' AS resume, g.side_effects, g.url, g.sealed, g.enabled
 FROM lease l
 JOIN occurrence o ON o.due_at = l.due_at AND o.id = l.run_id
 JOIN schedule_revision r ON r.schedule_id = o.schedule_id AND r.number = o.revision

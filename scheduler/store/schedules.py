@@ -9,7 +9,7 @@ from uuid import UUID
 from psycopg.rows import class_row, scalar_row
 
 from scheduler.core.states import State
-from scheduler.store import claims
+from scheduler.store import slots
 from scheduler.store.statements import Connection, cursor, load
 
 SQL = load("schedules")
@@ -104,7 +104,7 @@ def reconcile(connection: Connection, run: RunKey, state: State) -> bool:
     parameters = {"due_at": run.due_at, "id": run.id, "state": state}
     told = connection.execute(SQL["reconcile"], parameters).fetchone() is not None
     if told and state is not State.PENDING:
-        claims.give_slots_on(connection, [run.id])
+        slots.give_slots_on(connection, [run.id])
     return told
 
 

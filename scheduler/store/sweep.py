@@ -26,6 +26,7 @@ class Orphan:
     tries: int
     retry: dict[str, Any]
     deadline_at: datetime | None
+    pause_after: int | None
     side_effects: str
     is_silent: bool = False  # it promised to report
 

@@ -227,6 +227,7 @@ def _ending(
         error=error,
         delay_s=decision.delay_s,
         deadline_at=claimed.deadline_at,
+        pause_after=claimed.pause_after,
     )
 
 

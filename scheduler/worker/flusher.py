@@ -98,7 +98,11 @@ class Flusher(threading.Thread):
         firsts = list({wish.claim.run_id: wish for wish in reversed(wishes)}.values())
         kept = {wish.claim.claim_id for wish in firsts}
         self._park([wish for wish in batch if isinstance(wish, ParkWish)])
-        self._write(ends, firsts)
+        together = [wish for wish in ends if not wish.ending.may_pause]
+        if together or firsts:
+            self._write(together, firsts)
+        for alone in (wish for wish in ends if wish.ending.may_pause):
+            self._write([alone], [])
         for twin in wishes:
             if twin.claim.claim_id not in kept:
                 twin.answer(Refusal.ALREADY_HELD)

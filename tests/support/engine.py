@@ -14,7 +14,7 @@ Connection = psycopg.Connection[Any]
 
 TABLES = (
     "occurrence attempt lease outbox overlap_slot session shard_lease"
-    " schedule_revision schedule target tenant"
+    " schedule_pause audit_entry schedule_revision schedule target tenant"
 )
 
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from scheduler.models import Attempt, Occurrence, Schedule, Target
+from scheduler.models import Attempt, Occurrence, Schedule, ScheduleRevision, Target
 from scheduler.operations import cancel_run, trigger_schedule
 from scheduler.orm import database_time, raw_connection
 from tenants.models import Tenant
@@ -85,7 +85,7 @@ class TestHeartbeats:
         assert sql("SELECT expires_at FROM lease") == [(None,)]
 
     def test_without_a_promise_none_is_due(self, alice: APIClient, run: Occurrence) -> None:
-        Target.objects.update(heartbeat_timeout_s=None)
+        ScheduleRevision.objects.update(heartbeat_timeout_s=None)
         assert tell(alice, run, "heartbeat").json()["lease_expires_at"] is None
         assert sql("SELECT expires_at = 'infinity' FROM lease") == [(True,)]
 

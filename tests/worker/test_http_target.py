@@ -69,6 +69,9 @@ class Caller:
         self.worker = worker
         self.number = 0
 
+    def promise_heartbeats(self, every_s: int) -> None:
+        self.ledger.execute("UPDATE schedule_revision SET heartbeat_timeout_s = %(s)s", s=every_s)
+
     def point_at(self, url: str, *, signing: str = SECRET, **columns: Any) -> None:
         credentials = Credentials(signing=(SigningSecret(text=signing),), headers={"X-Api-Key": CANARY})
         values = {"kind": "http", "url": url, "sealed": credentials.seal(), **columns}
@@ -165,8 +168,8 @@ def test_attempts_share_key_and_message_id_and_nothing_else(caller: Caller, serv
         (answer(500), "unsafe_external", "UNKNOWN", "failed"),
         (hang_up, "idempotent", "RETRY_WAIT", "failed"),
         (hang_up, "unsafe_external", "UNKNOWN", "failed"),
-        (hang, "idempotent", "RETRY_WAIT", "failed"),
-        (hang, "unsafe_external", "UNKNOWN", "failed"),
+        (hang, "idempotent", "RETRY_WAIT", "timed_out"),
+        (hang, "unsafe_external", "UNKNOWN", "timed_out"),
     ],
 )
 def test_an_answer_leads_where_its_class_says(
@@ -254,7 +257,8 @@ class TestAccepted:
         self, caller: Caller, server: Endpoint
     ) -> None:
         server.behave = answer(202)
-        caller.point_at(server.url, heartbeat_timeout_s=60)
+        caller.point_at(server.url)
+        caller.promise_heartbeats(60)
         run_id, _ = caller.run()
         seconds = caller.of_run(run_id, "extract(epoch FROM l.expires_at - clock_timestamp())")
         assert 50 < seconds <= 60

@@ -106,7 +106,7 @@ class Sweep:
         fault_point("sweep.after_commit")
         for run in ended.values():
             telemetry.LEASES_EXPIRED.inc()
-            if run.state is State.UNKNOWN:
+            if run.state == State.UNKNOWN:
                 telemetry.outcome_unknown(run.run_id, run.fence)
             telemetry.trouble(
                 "attempt_" + _OUTCOMES[guard], run=str(run.run_id), fence=run.fence, now=run.state

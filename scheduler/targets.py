@@ -67,9 +67,21 @@ class Registered:
 
 def create_target(owner: Tenant | None, body: Mapping[str, Any], *, actor: Actor) -> Registered:
     """Raises ValidationFailed, and Conflict when the tenant has as many as it may."""
+    return _create(owner, _read_new(body), actor=actor)
+
+
+def check(body: Mapping[str, Any], *, exists: bool) -> None:
+    """What a form asks before it saves a target of the platform. Raises ValidationFailed."""
+    if exists:
+        _read(body, {"signing_secret": _secret, **_PARSERS}, ("signing_secret", *FIELDS))
+    else:
+        _refuse_taken(None, _read_new(body)["name"])
+
+
+def _read_new(body: Mapping[str, Any]) -> dict[str, Any]:
     values = _read(body, {"name": _name, "kind": _kind, "signing_secret": _secret, **_PARSERS}, CREATE_FIELDS)
     _require(values, "name", "url")
-    return _create(owner, values, actor=actor)
+    return values
 
 
 @transaction.atomic

@@ -24,6 +24,7 @@ from scheduler.core.reading import Field
 from scheduler.credentials import Credentials, SigningSecret, Unreadable
 from scheduler.errors import Conflict, FieldError, NotFound, ValidationFailed
 from scheduler.models import SideEffects, Target, TargetKind
+from scheduler.operations import keep_up_with
 from scheduler.orm import database_time
 from scheduler.payloads import text_fault
 from tenants import quotas
@@ -67,9 +68,21 @@ class Registered:
 
 def create_target(owner: Tenant | None, body: Mapping[str, Any], *, actor: Actor) -> Registered:
     """Raises ValidationFailed, and Conflict when the tenant has as many as it may."""
+    return _create(owner, _read_new(body), actor=actor)
+
+
+def check(body: Mapping[str, Any], *, exists: bool) -> None:
+    """What a form asks before it saves a target of the platform. Raises ValidationFailed."""
+    if exists:
+        _read(body, {"signing_secret": _secret, **_PARSERS}, ("signing_secret", *FIELDS))
+    else:
+        _refuse_taken(None, _read_new(body)["name"])
+
+
+def _read_new(body: Mapping[str, Any]) -> dict[str, Any]:
     values = _read(body, {"name": _name, "kind": _kind, "signing_secret": _secret, **_PARSERS}, CREATE_FIELDS)
     _require(values, "name", "url")
-    return _create(owner, values, actor=actor)
+    return values
 
 
 @transaction.atomic
@@ -122,6 +135,7 @@ def _edit(target: Target, values: dict[str, Any], *, actor: Actor) -> Target:
         target.sealed = replace(opened, headers=fresh).seal()
     if after:
         target.save()
+        keep_up_with(target, now=database_time(), actor=actor)
         _record(actor, "edit", target, database_time(), before=_told(before), after=_told(after))
     return target
 

@@ -91,7 +91,7 @@ class ScheduleForm(TimingForm):
         super().__init__(*args, **kwargs)
         self.offer_calendars(calendars)
         self.fields["target"] = forms.ChoiceField(
-            choices=[(name, name) for name in targets], help_text="The job that runs."
+            choices=[(name, name) for name in targets], help_text="A job, or an HTTP endpoint that is called."
         )
 
     def clean_payload(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The admin console: state is read there and moves by operations only, each confirmed and audited."""
 
+import html
+import json
 import re
 from uuid import UUID
 
@@ -11,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from scheduler.core.states import State
+from scheduler.credentials import Credentials
 from scheduler.models import Occurrence, Schedule, ScheduleState, Target
 from tenants.keys import authenticate
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant
@@ -326,7 +329,61 @@ def test_a_target_is_given_to_tenants_with_audit(scene: Scene, operator: Client)
         False,
         ["acme"],
     )
-    assert operator.get(f"{TARGETS}add/").status_code == 403
+
+
+def test_the_class_of_an_existing_task_is_the_operators_to_choose(scene: Scene, operator: Client) -> None:
+    Target.objects.update(kind="task")
+    edit = {"description": "", "enabled": "on", "everyone": "on", "side_effects": "unsafe_external"}
+    assert operator.post(f"{TARGETS}{scene.target.pk}/change/", edit).status_code == 302
+    assert Target.objects.get().side_effects == "unsafe_external"
+    entry = AuditEntry.objects.get(action="target.edit")
+    assert (entry.before["side_effects"], entry.after["side_effects"]) == ("idempotent", "unsafe_external")
+    Target.objects.update(kind="job", side_effects="idempotent")
+    operator.post(f"{TARGETS}{scene.target.pk}/change/", edit)
+    assert Target.objects.get().side_effects == "idempotent", "a job declares its own"
+
+
+def test_an_http_target_is_made_and_its_secret_shown_once(scene: Scene, operator: Client) -> None:
+    form = {
+        "name": "billing", "url": "https://billing.example/hook", "side_effects": "idempotent",
+        "secret_headers": "X-Api-Key: canary-77\nX-Old: old", "everyone": "on",
+    }  # fmt: skip
+    shown = operator.post(f"{TARGETS}add/", form)
+    (secret,) = re.findall(r"whsec_[\w+/=]+", html.unescape(shown.content.decode()))
+    assert "no-store" in shown.headers["Cache-Control"]
+    target = Target.objects.get(name="billing")
+    assert (target.everyone, target.owner, target.kind) == (True, None, "http")
+    assert Credentials.open(target.sealed).headers == {"X-Api-Key": "canary-77", "X-Old": "old"}
+
+    page = f"{TARGETS}{target.pk}/change/"
+    edit = {**form, "secret_headers": "X-Old:", "timeout_s": "20", "enabled": "on"}
+    assert operator.post(page, edit).status_code == 302
+    target.refresh_from_db()
+    opened = Credentials.open(target.sealed)
+    assert (target.timeout_s, opened.headers) == (20, {"X-Api-Key": "canary-77"})
+    assert opened.signing[0].text == secret
+    for url in (TARGETS, page):
+        text = html.unescape(operator.get(url).content.decode())
+        assert "canary-77" not in text
+        assert secret not in text
+        assert target.sealed not in text
+    told = json.dumps([[entry.before, entry.after] for entry in AuditEntry.objects.all()])
+    assert "canary-77" not in told
+    assert secret not in told
+
+
+def test_a_refused_target_is_told_at_its_field(scene: Scene, operator: Client) -> None:
+    form = {
+        "name": "billing",
+        "url": "http://127.0.0.1/",
+        "side_effects": "idempotent",
+        "secret_headers": "Host: x",
+    }
+    page = operator.post(f"{TARGETS}add/", form)
+    assert page.status_code == 200
+    assert "127.0.0.1 is loopback" in page.content.decode()
+    assert "this header is Fencepost" in page.content.decode()
+    assert not Target.objects.filter(name="billing").exists()
 
 
 def test_the_audit_log_is_read_only(scene: Scene, operator: Client) -> None:

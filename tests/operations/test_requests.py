@@ -10,6 +10,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
+from scheduler import targets
 from scheduler.errors import Conflict, ValidationFailed
 from scheduler.jobs import cron, every, run_now, schedule, schedule_at
 from scheduler.models import Occurrence, Schedule, ScheduleRevision, Target
@@ -64,6 +65,14 @@ class TestARequest:
         revision = ScheduleRevision.objects.get(schedule=run.schedule_id, number=run.revision)
         assert (revision.number, revision.timeout_s) == (2, 11)
         assert Schedule.objects.count() == 1
+
+    def test_follows_an_endpoint_that_is_edited(self, tenant: Tenant) -> None:
+        body = {"name": "billing", "url": "https://billing.example/", "timeout_s": 20}
+        made = targets.create_target(tenant, body, actor=ACTOR).target
+        run_now("billing", {"invoice": 7}, tenant=tenant)
+        targets.edit_target(tenant, made.pk, {"timeout_s": 9}, actor=ACTOR)
+        run = Occurrence.objects.get(id=run_now("billing", {"invoice": 8}, tenant=tenant))
+        assert ScheduleRevision.objects.get(schedule=run.schedule_id, number=run.revision).timeout_s == 9
 
     def test_may_be_for_later(self, tenant: Tenant) -> None:
         when = datetime.now(UTC).replace(microsecond=0) + timedelta(days=400)

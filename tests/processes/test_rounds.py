@@ -8,6 +8,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from scheduler import telemetry
 from scheduler.broker import Envelope
 from scheduler.clock import database_now
 from scheduler.processes.ownership import Ownership
@@ -347,6 +348,7 @@ def test_what_ends_at_an_unsafe_target_without_an_answer_is_unknown(
 ) -> None:
     held_by_nobody(ledger)
     connection.execute("UPDATE target SET side_effects = 'unsafe_external'")
+    alerts = telemetry.ALERTS.labels("outcome_unknown")._value.get()
     if guard == "timed_out":
         sessions.open_session(
             connection, ledger.session_id, kind="worker", worker="host:1", capacity=1, length_s=30
@@ -354,6 +356,7 @@ def test_what_ends_at_an_unsafe_target_without_an_answer_is_unknown(
         connection.execute("UPDATE lease SET ends_by = clock_timestamp()")
     assert run(sweep(), connection).counts[guard] == 1
     assert states(connection) == {"UNKNOWN": 1}
+    assert telemetry.ALERTS.labels("outcome_unknown")._value.get() == alerts + 1
     assert connection.execute("SELECT outcome FROM attempt").fetchone() == (guard,)
 
 

@@ -25,6 +25,7 @@ def test_defaults_are_those_of_the_documentation(tmp_path: Path) -> None:
     assert (environment.shard_lease_s, environment.session_s, environment.dispatch_grace_s) == (6, 30, 5)
     assert (environment.sweep_rate, environment.breaker, environment.catch_up_budget) == (200, 0.85, 0.2)
     assert (environment.bind, environment.port, environment.debug) == ("127.0.0.1", 8000, False)
+    assert (environment.http_allow_networks, environment.http_share) == ((), 0.5)
     assert environment.effects == tmp_path / "effects.jsonl"
 
 
@@ -57,6 +58,9 @@ def test_one_database_url_serves_every_role_until_told_otherwise(tmp_path: Path)
         ("FENCEPOST_LOOK_AHEAD_S", "soon", "a number"),
         ("FENCEPOST_BREAKER", "85", "a number from 0 to 1"),
         ("FENCEPOST_CATCH_UP_BUDGET", "nan", "a number from 0 to 1"),
+        ("FENCEPOST_HTTP_SHARE", "0", "a number from 0.01 to 1"),
+        ("FENCEPOST_HTTP_ALLOW_NETWORKS", "10.0.0.1/8", "10.1.0.0/16"),
+        ("FENCEPOST_HTTP_ALLOW_NETWORKS", "intern", "10.1.0.0/16"),
         ("FENCEPOST_JOBS", "examples/jobs.py", "module names"),
     ],
 )
@@ -66,6 +70,17 @@ def test_a_bad_value_is_named_with_what_would_be_right(
     (problem,) = problems(tmp_path, **{name: value})
     assert problem.startswith(f"{name}={value!r}")
     assert expected in problem
+
+
+def test_keys_of_secrets_fall_back_on_the_secret_key_and_are_never_shown(tmp_path: Path) -> None:
+    old, new = "o" * 32, "n" * 32
+    assert read(tmp_path).secrets_keys == ("secret",)
+    environment = read(tmp_path, FENCEPOST_SECRETS_KEY=f"{new}, {old}")
+    assert environment.secrets_keys == (new, old)
+    assert new not in repr(environment)
+    (problem,) = problems(tmp_path, FENCEPOST_SECRETS_KEY=f"{new},canary")
+    assert problem.startswith("FENCEPOST_SECRETS_KEY is not valid")
+    assert "canary" not in problem
 
 
 def test_an_unknown_name_is_an_error_with_a_suggestion(tmp_path: Path) -> None:

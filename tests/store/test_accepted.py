@@ -99,7 +99,7 @@ def test_silence_ends_it_and_so_does_the_time_limit(held: Held, connection: Conn
     assert (dead(connection), overdue(connection)) == ([], [held.run_id])
     held.ledger.execute("UPDATE lease SET expires_at = clock_timestamp()")
     assert (dead(connection), overdue(connection)) == ([held.run_id], [])
-    assert claims.end_attempts(connection, [held.loss], guard="dead")[held.fence].state is State.RETRY_WAIT
+    assert claims.end_attempts(connection, [held.loss], guard="dead")[held.fence].state == State.RETRY_WAIT
 
 
 def test_a_void_fence_lets_go_of_nothing(held: Held, connection: Connection) -> None:

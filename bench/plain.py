@@ -1,4 +1,5 @@
-"""Plain Celery with its defaults, but for heartbeats, and a task that does nothing: the ceiling of a worker.
+"""Plain Celery, with its defaults but for heartbeats, and a task that does nothing: the ceiling for the way
+through the worker.
 
 BENCH_BROKER_URL: where; BENCH_PLAIN_FILE: receives the time after each BENCH_PLAIN_BATCH tasks.
 """

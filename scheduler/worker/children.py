@@ -27,7 +27,7 @@ from uuid import UUID
 from billiard import get_start_method
 from billiard.einfo import ExceptionInfo
 from celery.app.trace import fast_trace_task
-from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.exceptions import Ignore, ImproperlyConfigured, SoftTimeLimitExceeded, TimeLimitExceeded
 from celery.worker import state
 
 from scheduler import telemetry
@@ -211,7 +211,7 @@ class Children:
     def __init__(self, consumer: Any, slot_is_free: Callable[[], None]) -> None:
         global _shared
         if get_start_method(allow_none=True) not in (None, "fork"):
-            raise RuntimeError("worker_pool_start_method: the prefork pool of Fencepost needs 'fork'")
+            raise ImproperlyConfigured("worker_pool_start_method: the prefork pool needs 'fork'")
         self.board = Board()
         self._consumer = consumer
         self._slot_is_free = slot_is_free

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
 
+from celery.exceptions import ImproperlyConfigured
+
 from scheduler.worker import runtime
 from scheduler.worker.board import Board
 from scheduler.worker.children import Children
@@ -41,13 +43,15 @@ def pool_of(consumer: Any, *, slot_is_free: Callable[[], None], stuck: Callable[
     without its thread.
     """
     name = type(consumer.pool).__module__.rpartition(".")[2]
+    if name == "thread":
+        return Threads(consumer, slot_is_free, stuck)
     if name == "prefork":
         return Children(consumer, slot_is_free)
     if name == "gevent":
         from scheduler.worker.greenlets import Greenlets  # gevent is loaded where it is the pool
 
         return Greenlets(consumer, slot_is_free)
-    return Threads(consumer, slot_is_free, stuck)
+    raise ImproperlyConfigured(f"--pool: {name!r} is none of threads, prefork, gevent")
 
 
 class Threads:

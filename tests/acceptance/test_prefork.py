@@ -1,8 +1,10 @@
 """Runs in child processes, which can die by themselves."""
 
+import os
 import signal
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import psutil
@@ -10,6 +12,7 @@ import pytest
 
 from tests.support.installation import Installation, recording
 from tests.support.processes import Running
+from tests.support.proxy import Mode, Proxy
 from tests.support.wait import wait_until
 
 PREFORK = ("--pool", "prefork", "--concurrency")
@@ -60,6 +63,8 @@ def test_however_a_job_ends_its_run_ends_too(installation: Installation) -> None
         installation,
         returns=odd(""),
         no_json=odd("no json"),
+        large=odd("large"),
+        large_error=odd("large error"),
         unpicklable=odd("unpicklable"),
         system_exit=odd("system exit"),
         exits=odd("exit"),
@@ -78,6 +83,8 @@ def test_however_a_job_ends_its_run_ends_too(installation: Installation) -> None
     assert ended == {
         "returns": ("SUCCEEDED", ["succeeded"]),
         "no_json": ("SUCCEEDED", ["succeeded"]),
+        "large": ("SUCCEEDED", ["succeeded"]),
+        "large_error": ("DEAD_LETTERED", ["failed"]),
         "unpicklable": ("DEAD_LETTERED", ["failed"]),
         "system_exit": ("DEAD_LETTERED", ["failed"]),
         "exits": ("DEAD_LETTERED", ["lost"]),
@@ -123,6 +130,36 @@ def test_a_cancelled_job_that_does_not_hear_is_killed(installation: Installation
         "deaf": ("CANCELLED", ["cancelled"]),
         "unsafe": ("UNKNOWN", ["cancelled"]),
     }
+
+
+def test_runs_end_while_the_broker_is_away(installation: Installation, broker_url: str) -> None:
+    """By themselves, by the death of their child and at their limit: none of it waits for a connection."""
+    broker = urlsplit(broker_url)
+    way = Proxy((broker.hostname or "127.0.0.1", broker.port or 5672))
+    through = broker._replace(netloc=f"guest:guest@127.0.0.1:{way.port}").geturl()
+    worker = installation.start("worker", *PREFORK, "3", env={"BROKER_URL": through})
+    runs = ask_for(
+        installation,
+        returns={"payload": {"seconds": 10.0}},
+        dies={"target": "tests.sleeper", "payload": {}, "retry": ONCE},
+        overdue={"target": "tests.deaf", "payload": {}, "timeout_s": 10, "cancel_grace_s": 1, "retry": ONCE},
+    )
+    begun = wait_until(lambda: len(installation.effects("begin")) == 3 and installation.effects("begin"), 60)
+    with way.failing(Mode.BLACK_HOLE):
+        way.reset()
+        (pid,) = (effect.pid for effect in begun if effect.run == runs["dies"])
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: all_ended(installation), 11 + WITHIN_S, message=worker.output())
+    assert how_they_ended(installation, runs) == {
+        "returns": ("SUCCEEDED", ["succeeded"]),
+        "dies": ("DEAD_LETTERED", ["lost"]),
+        "overdue": ("DEAD_LETTERED", ["timed_out"]),
+    }
+    assert way.done["resets"] > 0
+    installation.run_now("returns")
+    wait_until(lambda: installation.ledger.states().get("SUCCEEDED") == 2, 60, message=worker.output())
+    assert installation.ledger.scalar("SELECT sum(late_writes_refused) FROM occurrence") == 0
+    way.stop()
 
 
 def test_children_killed_at_random_cost_attempts_and_no_throughput(installation: Installation) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from examples import effects
 from scheduler.jobs import Context, job
+from scheduler.worker.execution import RESULT_BYTES
 
 
 class Unpicklable(Exception):
@@ -31,7 +32,11 @@ def odd(ctx: Context, end: str = "") -> Any:
         raise Unpicklable("no", "way")
     if end == "system exit":
         raise SystemExit(7)
+    if end == "large error":
+        raise RuntimeError("\N{SNOWMAN}" * 100_000)
     effects.append(ctx, "end")
+    if end == "large":
+        return "x" * (RESULT_BYTES - 2)
     return object() if end == "no json" else {"end": end}
 
 

@@ -14,8 +14,10 @@ from scheduler.store import claims
 from scheduler.store.claims import Claim, Claimed
 from scheduler.store.sessions import Load
 from scheduler.store.statements import DATABASE_AWAY, Connection
+from scheduler.worker import registry
 from scheduler.worker.execution import Held, attempt
 from scheduler.worker.flusher import ClaimAnswer, ClaimWish, EndWish, Flusher
+from scheduler.worker.reconciler import Reconciler
 from scheduler.worker.registry import JobSpec
 from scheduler.worker.sessions import SessionKeeper
 
@@ -44,6 +46,7 @@ class Worker:
         self._draining = threading.Event()
         self._flusher = Flusher(connect)
         self._progress = _ProgressLine(connect)
+        self._reconciler = Reconciler(connect, registry.jobs, hook_s=session_s)
         self._session = SessionKeeper(
             connect, worker=name, length_s=session_s, load=load, held=self.held, abandoned=abandoned
         )
@@ -51,6 +54,7 @@ class Worker:
     def start(self) -> None:
         self._flusher.start()
         self._session.start()
+        self._reconciler.start()
 
     @property
     def can_claim(self) -> bool:
@@ -101,6 +105,7 @@ class Worker:
 
     def finish(self, timeout_s: float) -> None:
         """Write what was handed in, then end the session: what still runs is the sweep's to take up again."""
+        self._reconciler.finish(0.5)  # it holds nothing that others could not ask again
         self._flusher.finish(timeout_s)
         self._session.finish(timeout_s)
         self._progress.close()

@@ -30,6 +30,7 @@ from scheduler.on_request import JobTask, cron, every, run_now, schedule, schedu
 from scheduler.topology import EXISTING_TASK, HTTP_TASK
 from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
+from scheduler.worker.reconciler import Hook, UnknownRun
 from scheduler.worker.registry import Function, JobSpec, payload_schema
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "TimedOut",
+    "UnknownRun",
     "cron",
     "every",
     "job",
@@ -78,6 +80,7 @@ def job(
     side_effects: str = "idempotent",
     drains: bool = False,
     store_result: bool = False,
+    reconcile: Hook | None = None,
 ) -> Callable[[Function], Any]:
     """Make a function a job: a Celery task of this name that runs under a fence.
 
@@ -94,6 +97,11 @@ def job(
     jobs are tried again, `unsafe_external` ones never by themselves: once begun, whatever is not a return, a
     PermanentError or a NotStarted (which fails the run) leaves it UNKNOWN until a person says how it ended.
 
+    `reconcile`, for an `unsafe_external` job: called as `reconcile(run: UnknownRun)` where it is not known
+    how a run ended, it finds out and answers "succeeded", "failed", "retry" (no effect has happened: try it
+    again) or None (not known yet). It is asked until it knows, less and less often, and may take as long as a
+    session (30 s); one that raises is asked again.
+
     `drains`: when its worker shuts down the job would rather stop than be waited for. Then
     `ctx.check_cancelled()` and `ctx.heartbeat()` raise Drained; another worker takes the run up with the
     `resume` that was last reported, and the attempt that was broken off is not counted.
@@ -107,6 +115,8 @@ def job(
         raise ValueError(f"job {name!r}: side_effects {side_effects!r} is none of {', '.join(SIDE_EFFECTS)}")
     if drains and side_effects == UNSAFE:
         raise ValueError(f"job {name!r}: an {UNSAFE} job is waited for, it cannot have drains=True")
+    if reconcile is not None and side_effects != UNSAFE:
+        raise ValueError(f"job {name!r}: only an {UNSAFE} job has runs to reconcile")
     _check_limits(name, timeout_s, cancel_grace_s, heartbeat_timeout_s)
 
     def decorate(function: Function) -> Any:
@@ -119,6 +129,7 @@ def job(
             heartbeat_timeout_s=heartbeat_timeout_s,
             side_effects=side_effects,
             drains=drains,
+            reconcile=reconcile,
         )
         registry.register(spec)
         return celery_task(spec, store_result=store_result)

@@ -357,19 +357,21 @@ def _suspended(run: Occurrence, last: Attempt | None) -> str:
 
 def _succeeded(run: Occurrence, last: Attempt | None) -> str:
     if last is not None and _was_told(run, last):
-        return f"{_ending(run, last)} A person said that it succeeded, {_moment(run.reconciled_at, run)}."
+        return f"{_ending(run, last)} Reconciled at {_moment(run.reconciled_at, run)}: it succeeded."
     return f"Attempt {run.attempt_count} succeeded at {_moment(run.finished_at, run)}."
 
 
 def _failed(run: Occurrence, last: Attempt | None) -> str:
     if last is not None and _was_told(run, last):
-        told = f"A person said that it failed, {_moment(run.reconciled_at, run)}."
+        told = f"Reconciled at {_moment(run.reconciled_at, run)}: it failed."
         return f"{_ending(run, last)} {told}{_dismissal(run)}"
     return f"{_ending(run, last)} The error is permanent, so it was not tried again.{_dismissal(run)}"
 
 
 def _was_told(run: Occurrence, last: Attempt) -> bool:
-    """Whether a person settled its unknown outcome. A late holder who knew has closed the attempt as well."""
+    """Whether a person or a hook settled its unknown outcome. A late holder who knew has closed the attempt
+    as well.
+    """
     return run.reconciled_at is not None and last.finished_at != run.finished_at
 
 
@@ -394,7 +396,8 @@ def _cancelled(run: Occurrence, last: Attempt | None) -> str:
 
 
 def _unknown(run: Occurrence, last: Attempt | None) -> str:
-    return f"{_ending(run, last)} Whether it took effect is unknown; it waits for a person to say."
+    asked = f" The hook of its job was asked {run.reconcile_tries} times." if run.reconcile_tries else ""
+    return f"{_ending(run, last)} Whether it took effect is unknown; it waits for a person to say.{asked}"
 
 
 _SENTENCES: Final = {

@@ -77,8 +77,9 @@ class RunAdmin(ReadOnlyAdmin):
             "State",
             {
                 "fields": [
-                    "state", "wait_reason", "skip_reason", "generation", "fence", "overdue", "coalesced",
-                    "cancel_requested_at", "attempts_forgiven", "dismissed_at", "reconciled_at",
+                    "state", "wait_reason", "skip_reason", "dead_letter_reason", "generation", "fence",
+                    "overdue", "coalesced", "cancel_requested_at", "attempts_forgiven", "counts_from",
+                    "dismissed_at", "reconciled_at", "reconcile_at", "reconcile_tries",
                     "late_writes_refused", "tzdata_version", "payload", "result", "kept_by_celery",
                     "error", "progress",
                 ]

@@ -18,7 +18,8 @@ from tenants.console import Operation, ReadOnlyAdmin
 # What of a definition is worth a look, in the order in which it is asked for.
 DEFINITION = [
     "target", "trigger", "payload", "payload_ref", "start_at", "end_at", "overlap", "catch_up", "retry",
-    "timeout_s", "tags", "description",
+    "timeout_s", "cancel_grace_s", "schedule_to_start_s", "heartbeat_timeout_s", "on_failure", "tags",
+    "description",
 ]  # fmt: skip
 
 LABELS = {"active": "success", "paused": "warning", "faulted": "danger"}

@@ -7,13 +7,14 @@ ALTER TABLE occurrence
     -- Where a person asked for it anew: from here its retry deadline counts, instead of from due_at.
     ADD COLUMN counts_from timestamptz,
     ADD COLUMN dead_letter_reason varchar(10),
-    -- When the hook of its job is next asked how a run of unknown outcome ended; null: at once.
+    -- When the hook of its job is next asked how a run of unknown outcome ended, and how often it was.
     ADD COLUMN reconcile_at timestamptz,
     ADD COLUMN reconcile_tries integer NOT NULL DEFAULT 0,
     ADD CONSTRAINT occurrence_dead_letter CHECK (
         dead_letter_reason IS NULL
         OR state = 'DEAD_LETTERED' AND dead_letter_reason IN ('exhausted', 'expired'));
 
+UPDATE occurrence SET reconcile_at = clock_timestamp() WHERE state = 'UNKNOWN';
 -- store/unknown.sql: look
 CREATE INDEX occurrence_unknown ON occurrence (reconcile_at) WHERE state = 'UNKNOWN';
 -- store/failures.sql: lately_dead

@@ -162,6 +162,7 @@ WITH moment AS MATERIALIZED (
         attempt_count = o.attempt_count - (n.outcome = 'superseded')::int,
         dispatch_at = CASE WHEN n.state = 'RETRY_WAIT'
                            THEN m.now + make_interval(secs => n.delay_s) ELSE o.dispatch_at END,
+        reconcile_at = CASE WHEN n.state = 'UNKNOWN' THEN m.now END, reconcile_tries = 0,
         dead_letter_reason = CASE WHEN n.state = 'DEAD_LETTERED' THEN
                                   CASE WHEN n.is_late THEN 'expired' ELSE 'exhausted' END END,
         result = n.result, error = n.error

@@ -97,11 +97,11 @@ def redrive(connection: Connection, run: RunKey) -> bool:
     return connection.execute(SQL["redrive"], {"due_at": run.due_at, "id": run.id}).fetchone() is not None
 
 
-def reconcile(connection: Connection, run: RunKey, state: State) -> bool:
+def reconcile(connection: Connection, run: RunKey, state: State, *, fence: int | None = None) -> bool:
     """Whether the run, which the caller has locked after its slot, was UNKNOWN and is now `state`: SUCCEEDED,
-    FAILED, or PENDING to be tried again.
+    FAILED, or PENDING to be tried again. With `fence` only as long as no other attempt was made.
     """
-    parameters = {"due_at": run.due_at, "id": run.id, "state": state}
+    parameters = {"due_at": run.due_at, "id": run.id, "state": state, "fence": fence}
     told = connection.execute(SQL["reconcile"], parameters).fetchone() is not None
     if told and state is not State.PENDING:
         slots.give_slots_on(connection, [run.id])

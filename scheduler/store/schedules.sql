@@ -125,7 +125,7 @@ SELECT dispatch_at, id, due_at, shard, generation + 1 FROM redriven
 RETURNING run_id
 
 -- name: reconcile
--- A locked run of which nobody knew how it ended: a person says it. One that is to be tried again is not over: it
+-- A locked run of which nobody knew how it ended: a person, or its job's hook, says it. One that is to be tried again is not over: it
 -- keeps its slot, and has a whole budget of attempts.
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now, %(state)s::text AS state, %(state)s::text = 'PENDING' AS again
@@ -142,6 +142,7 @@ WITH moment AS MATERIALIZED (
         error = CASE WHEN m.state = 'FAILED' THEN o.error END
     FROM moment m
     WHERE o.due_at = %(due_at)s AND o.id = %(id)s AND o.state = 'UNKNOWN'
+      AND (%(fence)s::bigint IS NULL OR o.fence = %(fence)s)
     RETURNING o.id, o.due_at, o.shard, o.dispatch_at, o.generation, o.state
 ), agenda AS (
     INSERT INTO outbox (dispatch_at, run_id, due_at, shard, generation)

@@ -136,7 +136,11 @@ class _Child:
         function = _interruptible(spec.function, began + limit_s)
         ending, error = attempt(held, replace(spec, function=function), _progress_line())
         self._send(
-            Ended(claim_id=claim_id, ending=replace(ending, result=None), result=json.dumps(ending.result))
+            Ended(
+                claim_id=claim_id,
+                ending=replace(ending, result=None),
+                result=json.dumps(ending.result, ensure_ascii=False),
+            )
         )
         return error
 

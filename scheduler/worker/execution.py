@@ -25,16 +25,16 @@ from scheduler.errors import (
     TimedOut,
 )
 from scheduler.store.claims import Claimed, Ending
+from scheduler.worker.masking import masked
 from scheduler.worker.registry import JobSpec
 
 ERROR_BYTES = 16 * 1024
 RESULT_BYTES = 64 * 1024
+READ_CHARACTERS = 64 * 1024  # of a text whose author knew no bounds
 # What a function returns whose attempt goes on elsewhere: an endpoint has accepted the run and will end it.
 ACCEPTED: Final = object()
-_SECRETS = re.compile(
-    r"(?i)((?:pass(?:word|wd)?|secret|token|api[_-]?key|authorization)[\"']?\s*[=:]\s*)(?:bearer\s+)?[^\s,;&\"']+"
-)
-_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+# A NUL in the text of a JSON document; an even number of backslashes before it stands for themselves.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Flag(Protocol):
@@ -132,9 +132,13 @@ class Context:
         """Progress for people, and `resume` for the next attempt. Renews nothing but what the job promised by
         its `heartbeat_timeout_s`: that it lives, the session says.
 
-        Raises as `check_cancelled` does, once the progress is on record: what is drained resumes from it.
+        Raises as `check_cancelled` does, once the progress is on record: what is drained resumes from it; and
+        ValueError for what is no JSON of at most 64 KiB.
         """
         self._held.check()
+        fault = _json_fault({"percent": percent, "note": note, "resume": resume}, RESULT_BYTES)
+        if fault is not None:
+            raise ValueError(f"ctx.heartbeat(): what is reported {fault}")
         progress = {"percent": percent, "note": note[:500], "resume": resume}
         if not self._recorder.report_progress(self._held, progress):
             self._held.lost.set()
@@ -235,28 +239,55 @@ def storable(result: Any, *, limit: int = RESULT_BYTES) -> Any:
     """The result as Postgres can keep it. A run whose work is done does not fail for what it returns: what
     is no bounded JSON is replaced by a note that says so.
     """
+    fault = _json_fault(result, limit)
+    return result if fault is None else {"not_stored": f"the result {fault}"}
+
+
+def _json_fault(value: Any, most: int) -> str | None:
+    """Why Postgres could not keep `value` as JSON of at most so many bytes, or None."""
     try:
-        text = json.dumps(result, allow_nan=False)
-        text.encode("utf-8")
-    except (TypeError, ValueError, RecursionError) as error:
-        return {"not_stored": f"the result is no JSON: {type(error).__name__}: {error}"[:500]}
-    if "\\u0000" in text or re.search(r"\\ud[89a-f]", text):
-        return {"not_stored": "the result has characters that cannot be stored"}
-    if len(text) > limit:
-        return {"not_stored": f"the result has {len(text)} bytes, more than {limit}"}
-    return result
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode("utf-8"))
+    except Exception as error:  # its own classes may raise anything while they are read
+        return f"is no JSON: {type(error).__name__}: {_text_of(error)}"[:500]
+    if _NUL.search(text):
+        return "has a NUL character, which cannot be stored"
+    return None if size <= most else f"has {size} bytes, more than {most}"
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Type, message and traceback, masked, cut to 16 KiB: the end of a traceback says most."""
-    text = "".join(traceback.format_exception(error))
+    """Type, message and traceback, masked, cut to 16 KiB: the end of a traceback says most.
+
+    Never raises, whatever the exception does when it is looked at.
+    """
     return {
-        "type": _clean(type(error).__qualname__)[:200],
-        "message": _clean(str(error))[:2000],
-        "traceback": _clean(text)[-(ERROR_BYTES - 3000) :],
+        "type": _first_bytes(_clean(type(error).__qualname__), 200),
+        "message": _first_bytes(_clean(_text_of(error)[:READ_CHARACTERS]), 2000),
+        "traceback": _last_bytes(_clean(_traceback_of(error)[-READ_CHARACTERS:]), ERROR_BYTES - 3000),
     }
 
 
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as another:
+        return f"its text cannot be read: {type(another).__name__}"
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as another:
+        return f"its traceback cannot be read: {type(another).__name__}"
+
+
 def _clean(text: str) -> str:
-    masked = _URL_PASSWORD.sub(r"\1***@", _SECRETS.sub(r"\1***", text))
-    return masked.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
+    return masked(text).replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def _first_bytes(text: str, most: int) -> str:
+    return text.encode()[:most].decode(errors="ignore")
+
+
+def _last_bytes(text: str, most: int) -> str:
+    return text.encode()[-most:].decode(errors="ignore")

@@ -25,6 +25,7 @@ class JobSpec:
     drains: bool = False
     cancel_grace_s: int | None = None
     heartbeat_timeout_s: int | None = None
+    reconcile: Function | None = None  # asked how a run of unknown outcome ended
 
 
 _jobs: dict[str, JobSpec] = {}

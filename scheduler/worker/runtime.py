@@ -17,10 +17,12 @@ from scheduler.store.accepted import Park
 from scheduler.store.claims import Claim, Claimed, Ending
 from scheduler.store.sessions import Load
 from scheduler.store.statements import DATABASE_AWAY, Connection
+from scheduler.worker import registry
 from scheduler.worker.board import Board, Place
 from scheduler.worker.endpoints import EndpointBounds
 from scheduler.worker.execution import Held, attempt
 from scheduler.worker.flusher import ClaimAnswer, ClaimWish, EndWish, Flusher, ParkWish
+from scheduler.worker.reconciler import Reconciler
 from scheduler.worker.registry import JobSpec
 from scheduler.worker.sessions import SessionKeeper
 
@@ -65,6 +67,7 @@ class Worker:
         self._start_session = start_session
         self._flusher = Flusher(connect)
         self._progress = ProgressLine(connect)
+        self._reconciler = Reconciler(connect, registry.jobs, hook_s=session_s)
         self._session = SessionKeeper(
             connect,
             worker=name,
@@ -78,6 +81,7 @@ class Worker:
     def start(self) -> None:
         self._flusher.start()
         self._start_session(self._session)
+        self._reconciler.start()
 
     @property
     def can_claim(self) -> bool:
@@ -149,6 +153,7 @@ class Worker:
 
     def finish(self, timeout_s: float) -> None:
         """Write what was handed in, then end the session: what still runs is the sweep's to take up again."""
+        self._reconciler.finish(0.5)  # it holds nothing that others could not ask again
         self._flusher.finish(timeout_s)
         self._session.finish(timeout_s)
         self._progress.close()

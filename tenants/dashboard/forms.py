@@ -23,6 +23,8 @@ _FIELD_OF_PATH = {
     "trigger.cron": "cron",
     "trigger.interval": "every",
     "retry.max_attempts": "max_attempts",
+    "retry.deadline_s": "deadline_s",
+    "on_failure": "pause_after",
     "retry": "max_attempts",
 }
 
@@ -83,6 +85,14 @@ class ScheduleForm(TimingForm):
     timeout_s = forms.IntegerField(
         label="Time limit", required=False, help_text="Seconds for each attempt. Empty: the job's own."
     )
+    deadline_s = forms.IntegerField(
+        label="Give up after",
+        required=False,
+        help_text="Seconds from the due time; no attempt starts later. Empty: never.",
+    )
+    pause_after = forms.IntegerField(
+        label="Pause after failures", required=False, help_text="In a row. Empty: goes on."
+    )
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
     def __init__(
@@ -123,8 +133,11 @@ class ScheduleForm(TimingForm):
             draft["description"] = data["description"]
         if data["timeout_s"] is not None:
             draft["timeout_s"] = data["timeout_s"]
-        if data["max_attempts"] is not None:
-            draft["retry"] = {"max_attempts": data["max_attempts"]}
+        retry = {name: data[name] for name in ("max_attempts", "deadline_s") if data[name] is not None}
+        if retry:
+            draft["retry"] = retry
+        if data["pause_after"] is not None:
+            draft["on_failure"] = {"pause_after": data["pause_after"]}
         return draft
 
     def timing(self) -> dict[str, Any]:
@@ -150,7 +163,15 @@ class ScheduleForm(TimingForm):
 
     def shows_policies(self) -> bool:
         """The same for the part below. A choice says too little to open it: each list has one."""
-        folded = {"overlap", "catch_up", "max_attempts", "timeout_s", "description"}
+        folded = {
+            "overlap",
+            "catch_up",
+            "description",
+            "max_attempts",
+            "deadline_s",
+            "timeout_s",
+            "pause_after",
+        }
         return not (self.errors.keys().isdisjoint(folded) and self._touched().isdisjoint(timing.OF_POLICIES))
 
     def _touched(self) -> set[str]:

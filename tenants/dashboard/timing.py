@@ -14,7 +14,14 @@ LOCAL_TIME: Final = "%Y-%m-%dT%H:%M"
 _LINE: Final = re.compile(r"(\S+)(?:\s+to\s+(\S+))?", re.IGNORECASE)
 
 # Fields of the body that are taken as they were filled in, and left out where they were not.
-OF_POLICIES: Final = ("catch_up_limit", "catch_up_window_s", "catch_up_after_s", "buffer_limit")
+OF_LIMITS: Final = ("schedule_to_start_s", "cancel_grace_s", "heartbeat_timeout_s")
+OF_POLICIES: Final = (
+    "catch_up_limit",
+    "catch_up_window_s",
+    "catch_up_after_s",
+    "buffer_limit",
+    *OF_LIMITS,
+)
 PLAIN: Final = ("max_occurrences", "on_excluded", "flexible_window_s", "mode", *OF_POLICIES)
 # What decides about instants, beside the trigger.
 OF_INSTANTS: Final = frozenset({"start_at", "end_at", "exclusions", "calendars", "on_excluded"})
@@ -121,6 +128,19 @@ class TimingForm(forms.Form):
     )
     buffer_limit = forms.IntegerField(
         label="Waiting runs at most", required=False, help_text="If all wait. Empty: 1000."
+    )
+    schedule_to_start_s = forms.IntegerField(
+        label="Must start within",
+        required=False,
+        help_text="Seconds; a run that has not started by then is skipped. Empty: no limit.",
+    )
+    cancel_grace_s = forms.IntegerField(
+        label="Time to stop", required=False, help_text="Seconds after the time limit. Empty: the job's own."
+    )
+    heartbeat_timeout_s = forms.IntegerField(
+        label="Longest silence",
+        required=False,
+        help_text="Seconds between reports of a job that makes them. Empty: the job's own.",
     )
 
     def offer_calendars(self, names: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ urlpatterns = [
     path("schedules/<uuid:schedule_id>/resume", schedules.resume, name="resume"),
     path("schedules/<uuid:schedule_id>/run", schedules.run_now, name="run_now"),
     path("runs", runs.listing, name="runs"),
+    path("runs/settle", runs.settle, name="settle_runs"),
     path("runs/<uuid:run_id>", runs.detail, name="run"),
     path("runs/<uuid:run_id>/cancel", runs.cancel, name="cancel_run"),
     path("runs/<uuid:run_id>/redrive", runs.redrive, name="redrive_run"),

@@ -17,10 +17,10 @@ def _unsafe_job(installation: Installation) -> None:
         installation.start(name)
 
 
-def ask(installation: Installation, name: str, fails: str = "") -> UUID:
+def ask(installation: Installation, name: str, fails: str = "", target: str = "tests.unsafe") -> UUID:
     """For a run of a schedule of this name, whose retry policy would allow ten attempts."""
     payload = {"fails": fails} if fails else {}
-    far_off = recording(name, target="tests.unsafe", payload=payload, every_s=30 * 86400)
+    far_off = recording(name, target=target, payload=payload, every_s=30 * 86400)
     installation.apply(far_off)
     installation.run_now(name)
     found = "SELECT o.id FROM occurrence o JOIN schedule s ON s.id = o.schedule_id WHERE s.name = %(name)s"
@@ -70,4 +70,25 @@ def test_the_holder_of_the_last_fence_may_still_say_how_it_ended(installation: I
     assert len(installation.effects("end")) == 1
     assert [outcome for _, _, outcome in installation.ledger.attempts(run_id)] == ["succeeded"]
     assert installation.ledger.scalar("SELECT late_writes_refused FROM occurrence") == 0
+    assert installation.verify().violations == ()
+
+
+def test_a_hook_finds_out_how_it_ended_and_a_worker_killed_while_it_asks_has_it_asked_again(
+    installation: Installation,
+) -> None:
+    killed = installation.start("worker", env={"FENCEPOST_FAULT": "worker.after_effect:1:KILL"})
+    run_id = ask(installation, "payment", target="tests.payment")
+    wait_until(lambda: not killed.running(), 60)
+    asking = installation.start("worker", env={"KILLED_IN_HOOK": "1"})
+    wait_until(lambda: not asking.running(), 60)
+    assert asking.process.returncode == -signal.SIGKILL, asking.output()
+    assert installation.ledger.scalar("SELECT reconcile_tries FROM occurrence") == 1
+    assert installation.ledger.scalar("SELECT state FROM occurrence") == "UNKNOWN"
+    installation.start("worker")
+    wait_for(installation, run_id, "SUCCEEDED")
+    assert installation.ledger.scalar("SELECT reconcile_tries FROM occurrence") == 2
+    assert len(installation.effects("end")) == 1
+    assert installation.ledger.rows("SELECT actor FROM audit_entry WHERE action = 'run.reconcile'") == [
+        ("reconcile hook of tests.payment",)
+    ]
     assert installation.verify().violations == ()

@@ -30,6 +30,7 @@ ROUTES: dict[str, tuple[str, Role | None]] = {
     "resume": ("POST", Role.OPERATOR),
     "run_now": ("POST", Role.OPERATOR),
     "runs": ("GET", Role.VIEWER),
+    "settle_runs": ("POST", Role.OPERATOR),
     "run": ("GET", Role.VIEWER),
     "cancel_run": ("POST", Role.OPERATOR),
     "redrive_run": ("POST", Role.OPERATOR),

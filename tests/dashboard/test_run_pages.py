@@ -210,3 +210,36 @@ def _listed(client: Client, query: str) -> list[str]:
 
 def _advance(run: Occurrence, **columns: object) -> None:
     Occurrence.objects.filter(due_at=run.due_at, id=run.id).update(**columns)
+
+
+@pytest.mark.parametrize(("action", "left"), [("redrive", "PENDING"), ("dismiss", "DEAD_LETTERED")])
+def test_marked_runs_of_the_list_are_settled_together_and_a_refusal_holds_up_no_other(
+    action: str, left: str, scene: Scene, alice: Client
+) -> None:
+    schedule = make_schedule(scene.acme, overlap="allow")
+    dead = [make_run(schedule, State.DEAD_LETTERED, outcomes=("failed",)) for _ in range(2)]
+    fine = make_run(schedule, outcomes=("succeeded",))
+    others = make_run(make_schedule(scene.other), State.DEAD_LETTERED, outcomes=("failed",))
+    page = Document.of(alice.get("/runs?show=attention"))
+    offered = {box["value"] for box in page.all("input", name="run")}
+    assert offered == {str(run.id) for run in dead}
+    marked = [*offered, str(fine.id), str(others.id), "no id"]
+    answer = alice.post("/runs/settle", {"action": action, "run": marked}, follow=True)
+    messages = [str(message) for message in answer.context["messages"]]
+    assert messages[0].startswith("2 runs are ")
+    assert set(messages[1:]) == {
+        "The run is SUCCEEDED: only what failed can be redriven or dismissed.",
+        "No such run.",
+    }
+    for run in dead:
+        run.refresh_from_db()
+    assert {run.state for run in dead} == {left}
+    others.refresh_from_db()
+    assert (others.state, others.dismissed_at) == ("DEAD_LETTERED", None)
+
+
+def test_who_may_only_look_is_offered_nothing_to_mark(scene: Scene, bob: Client) -> None:
+    make_run(make_schedule(scene.acme), State.DEAD_LETTERED, outcomes=("failed",))
+    page = Document.of(bob.get("/runs?show=attention"))
+    assert not page.all("input", name="run")
+    assert not page.all("form", id="settle")

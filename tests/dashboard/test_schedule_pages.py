@@ -87,6 +87,10 @@ def test_what_is_wrong_with_the_other_kind_of_trigger_does_not_matter(scene: Sce
         ({"payload": '{"knid": "daily"}'}, "payload", "knid"),
         ({"max_attempts": "0"}, "max_attempts", ""),
         ({"timeout_s": "0"}, "timeout_s", ""),
+        ({"deadline_s": "0"}, "deadline_s", ""),
+        ({"pause_after": "0"}, "pause_after", ""),
+        ({"schedule_to_start_s": "0"}, "schedule_to_start_s", ""),
+        ({"heartbeat_timeout_s": "300"}, "heartbeat_timeout_s", ""),
     ],
 )
 def test_what_is_wrong_is_said_at_its_field(

@@ -136,7 +136,7 @@ def test_a_schedule_that_does_not_ask_for_it_neither_pauses_nor_waits_for_its_ro
 def test_two_runs_that_fail_at_once_pause_it_once(
     failing: Failing, connect: Callable[[], Connection], wait_for_lock: Callable[[int], None]
 ) -> None:
-    """Neither sees the other's end before it is committed: the second waits for the schedule, then looks."""
+    """Neither sees the other's end before its commit: the second waits for the schedule, then looks."""
     failing.ends(BAD)
     held = [failing.begin(), failing.begin()]
     first, second = connect(), connect()

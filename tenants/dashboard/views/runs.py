@@ -1,5 +1,8 @@
 """Runs: the list, and one run from its due instant to its end."""
 
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -8,14 +11,16 @@ from django.contrib import messages
 from django.db.models import Q
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from scheduler import operations, queries, trigger_words
 from scheduler.core.states import LIVE, State
-from scheduler.errors import Conflict, ValidationFailed
+from scheduler.errors import Conflict, NotFound, ValidationFailed
 from scheduler.models import Occurrence
 from scheduler.orm import run_key
+from tenants.access import allows
 from tenants.dashboard import presentation
 from tenants.dashboard.live import render_live
 from tenants.dashboard.members import MemberRequest, actor_of, members_only
@@ -53,6 +58,7 @@ def listing(request: MemberRequest) -> HttpResponse:
         "runs": _with_zones(found[:PAGE]),
         "oldest": found[PAGE - 1].id if len(found) > PAGE else None,
         "is_first_page": before is None,
+        "can_settle": show == "attention" and allows(request.membership.role, Role.OPERATOR),
     }
     return render(request, "dashboard/runs.html", context)
 
@@ -121,6 +127,42 @@ def dismiss(request: MemberRequest, run_id: UUID) -> HttpResponse:
     except Conflict as refused:
         messages.error(request, str(refused))
     return redirect("dashboard:run", run_id)
+
+
+_SETTLED: Final[dict[str, tuple[Callable[..., Occurrence], str]]] = {
+    "redrive": (operations.redrive_run, "tried again"),
+    "dismiss": (operations.dismiss_run, "dismissed"),
+}
+
+
+@require_POST
+@members_only(Role.OPERATOR)
+def settle(request: MemberRequest) -> HttpResponse:
+    """Redrive or dismiss the runs that were marked in the list, each by itself: what one of them refuses
+    holds up no other.
+    """
+    verb, words = _SETTLED.get(request.POST.get("action", ""), _SETTLED["dismiss"])
+    done, refusals = 0, list[str]()
+    for run_id in _marked(request):
+        try:
+            verb(request.tenant, run_id, actor=actor_of(request))
+            done += 1
+        except (Conflict, NotFound) as refused:
+            refusals.append(str(refused))
+    if done:
+        messages.success(request, f"{done} {'run is' if done == 1 else 'runs are'} {words}.")
+    for refusal, count in Counter(refusals).items():
+        messages.error(request, f"{refusal} ({count})" if count > 1 else refusal)
+    return redirect(f"{reverse('dashboard:runs')}?show=attention")
+
+
+def _marked(request: MemberRequest) -> list[UUID]:
+    """At most a page of them; what is no id is none of ours."""
+    found = []
+    for text in request.POST.getlist("run")[:PAGE]:
+        with suppress(ValueError):
+            found.append(UUID(text))
+    return found
 
 
 def _with_zones(runs: list[Occurrence]) -> list[tuple[Occurrence, ZoneInfo]]:

@@ -126,7 +126,7 @@ def test_endpoints_that_answer_refuse_and_hang(house: House, server: Endpoint) -
     server.behave = in_turn(hang, answer(200))
     run_id = house.run_now("slow")
     house.wait_for(run_id, "SUCCEEDED")
-    assert house.outcomes(run_id) == ["failed", "succeeded"]
+    assert house.outcomes(run_id) == ["timed_out", "succeeded"]
     house.assert_sound()
 
 

@@ -28,6 +28,7 @@ from scheduler.core.networks import networks_of
 from scheduler.worker import outbound
 from scheduler.worker.outbound import ANSWER_BYTES, Answer, Client, Denied, NoAnswer, NotSent
 from tests.support.endpoints import Endpoint, Request, Wire, answer, endpoint, hang, hang_up
+from tests.support.machine import NETWORK
 from tests.support.processes import REPOSITORY
 
 LOOPBACK = networks_of("127.0.0.0/8")
@@ -423,3 +424,53 @@ def test_it_is_the_same_in_every_pool(pool: str, tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [200, "NoAnswer", "Denied"]
+
+
+_IN_A_HOUSE_OF_ITS_OWN = """
+import json, subprocess, sys
+from contextlib import ExitStack
+from scheduler.core.networks import networks_of
+from scheduler.worker.outbound import Client, Denied
+from tests.support.endpoints import endpoint
+
+def reached(client, server):
+    try:
+        return client.post(server.url, {}, b"{}", timeout_s=5).status
+    except Denied:
+        return "denied"
+
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+for address in sys.argv[1:]:
+    flags = ["nodad"] if ":" in address else []
+    subprocess.run(["ip", "address", "add", address, "dev", "lo", *flags], check=True)
+told = {}
+with ExitStack() as stack:
+    for address in sys.argv[1:]:
+        server = stack.enter_context(endpoint(host=address))
+        denied, connections = reached(Client(), server), server.connections
+        opened = reached(Client(allowed=networks_of("0.0.0.0/0,::/0")), server)
+        told[address] = [denied, connections, opened]
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.networks
+def test_listeners_at_every_kind_of_denied_address_hear_nothing(tmp_path: Path) -> None:
+    """In a network namespace that has all of them. An operator who opens everything does reach them."""
+    addresses = [
+        *("0.0.0.5", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.9", "168.63.129.16"),
+        *("169.254.169.254", "172.16.0.1", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.1.1"),
+        *("198.18.0.1", "198.51.100.1", "203.0.113.1", "::2", "64:ff9b::a00:1", "64:ff9b:1::1", "100::1"),
+        *("2001::1", "2001:db8::1", "2002:a00:1::1", "3fff::1", "fd00:ec2::254", "fec0::1"),
+    ]
+    script = tmp_path / "house.py"
+    script.write_text(_IN_A_HOUSE_OF_ITS_OWN)
+    done = subprocess.run(
+        [*NETWORK, sys.executable, str(script), *addresses],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {address: ["denied", 0, 200] for address in addresses}

@@ -145,6 +145,8 @@ def _own_headers(ctx: Context, claimed: Claimed) -> dict[str, str]:
     }
     if claimed.payload_ref is not None:
         headers["X-Fencepost-Payload-Ref"] = quote(claimed.payload_ref, safe="!#$&'()*+,/:;=?@[]%")
+    if claimed.resume is not None:
+        headers["X-Fencepost-Resume"] = json.dumps(claimed.resume, separators=(",", ":"))
     return headers
 
 

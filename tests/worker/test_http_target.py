@@ -136,12 +136,15 @@ def test_attempts_share_key_and_message_id_and_nothing_else(caller: Caller, serv
     server.behave = answer(503)
     run_id, _ = caller.run()
     caller.ledger.connection.execute(
-        "UPDATE occurrence SET state = 'QUEUED', generation = 2, queued_at = now(), dispatch_at = now()"
+        "UPDATE occurrence SET state = 'QUEUED', generation = 2, queued_at = now(), dispatch_at = now(),"
+        ' progress = \'{"resume": {"page": "fünf"}}\''
     )
     claim_id = caller.claim(run_id, caller.ledger.instant(1))
     assert isinstance(claim_id, UUID)
     caller.worker.execute(claim_id, http_target.SPEC)
     first, second = (request.headers for request in server.requests)
+    assert json.loads(second["x-fencepost-resume"]) == {"page": "fünf"}
+    assert "x-fencepost-resume" not in first
     same = {name for name in first if first[name] == second.get(name)}
     assert {"idempotency-key", "webhook-id", "x-fencepost-run", "x-fencepost-due-at"} <= same
     assert not {"x-fencepost-attempt", "x-fencepost-fence", "traceparent"} & same

@@ -28,7 +28,9 @@ class FenceBody(serializers.Serializer[Any]):
 class HeartbeatBody(FenceBody):
     percent = serializers.FloatField(required=False, min_value=0, max_value=100)
     note = serializers.CharField(required=False, allow_blank=True, max_length=500)
-    resume = serializers.JSONField(required=False, help_text="For whoever takes the run up after you.")
+    resume = serializers.JSONField(
+        required=False, help_text="Up to 4 KiB; the next attempt gets it as X-Fencepost-Resume."
+    )
 
 
 class HeartbeatOutput(serializers.Serializer[Any]):

@@ -24,6 +24,7 @@ from tenants.access import scoped
 from tenants.models import Tenant
 
 RESULT_BYTES: Final = 64 * 1024
+RESUME_BYTES: Final = 4096  # it goes to the next attempt in a header
 OUTCOMES: Final = ("succeeded", "failed", "retry")
 
 
@@ -33,7 +34,7 @@ def heartbeat_run(tenant: Tenant, run_id: UUID, *, fence: int, progress: dict[st
 
     Raises Conflict `superseded_fence` when the run is no longer held under this fence.
     """
-    _check_document("resume", progress.get("resume"))
+    _check_document("resume", progress.get("resume"), RESUME_BYTES)
     connection, run = raw_connection(), _find(tenant, run_id)
     schedules.lock_run(connection, schedules.RunKey(run.due_at, run.id))
     renewal = accepted.heartbeat(connection, run.id, run.due_at, fence=fence, progress=progress)
@@ -57,7 +58,7 @@ def complete_run(
     Taken too, under its last fence, of a run whose outcome was unknown. Raises ValidationFailed, and Conflict
     `superseded_fence` when the run is no longer held under this fence.
     """
-    _check_document("result", result)
+    _check_document("result", result, RESULT_BYTES)
     run = _find(tenant, run_id)
     revision = _revision(run)
     if outcome == "retry" and revision.target.side_effects == UNSAFE:
@@ -131,7 +132,7 @@ def _write(run: Occurrence, revision: ScheduleRevision, fence: int, said: _Said)
     """Whether it is on record, by this or an earlier time."""
     connection = raw_connection()
     claims.lock(connection, endings=[said.worst(run, revision, fence)])
-    run.refresh_from_db()  # as whoever had it locked has left it
+    run = Occurrence.objects.get(**run_key(run.id))  # as whoever had it locked has left it
     ending = said.ending(run, revision, fence)
     if claims.end_attempts(connection, [ending], guard="holder"):
         return True
@@ -159,8 +160,8 @@ def _deadline(run: Occurrence, revision: ScheduleRevision) -> datetime | None:
     return None if deadline_s is None else (run.counts_from or run.due_at) + timedelta(seconds=deadline_s)
 
 
-def _check_document(field: str, document: Any) -> None:
-    errors = payloads.faults(field, document, max_bytes=RESULT_BYTES)
+def _check_document(field: str, document: Any, max_bytes: int) -> None:
+    errors = payloads.faults(field, document, max_bytes=max_bytes)
     if errors:
         raise ValidationFailed(*errors)
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from http import HTTPStatus
+from threading import Event
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,11 +21,11 @@ from standardwebhooks import Webhook
 
 from scheduler.core.retry import UNSAFE
 from scheduler.credentials import Credentials, Unreadable
-from scheduler.errors import Cancelled, FencepostError, NotStarted, PermanentError, RetryLater
+from scheduler.errors import FencepostError, NotStarted, PermanentError, RetryLater
 from scheduler.faultpoints import fault_point
 from scheduler.store.claims import Claimed
 from scheduler.topology import HTTP_TASK
-from scheduler.worker.execution import ACCEPTED, RESULT_BYTES, Context, Held, storable
+from scheduler.worker.execution import ACCEPTED, RESULT_BYTES, Context, storable
 from scheduler.worker.outbound import Answer, Client, Denied, NoAnswer, NotSent
 from scheduler.worker.registry import JobSpec
 
@@ -45,14 +46,16 @@ def call(ctx: Context, /, **payload: Any) -> Any:
     body = json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()
     credentials = _credentials(claimed)
     headers = {**credentials.headers, **_own_headers(ctx, claimed), **_signed(claimed, credentials, body)}
-    _refuse_unwanted(held)
+    begun = Event()
     try:
+        held.check()
         answer = _client().post(
             claimed.url,
             headers,
             body,
             timeout_s=claimed.timeout_s,
             check=held.check,
+            begins=begun.set,
             sent=lambda: fault_point("http.after_send"),
         )
     except Denied as error:
@@ -61,6 +64,10 @@ def call(ctx: Context, /, **payload: Any) -> Any:
         raise NotStarted(str(error)) from None
     except NoAnswer as error:
         raise NotAnswered(str(error)) from None
+    except FencepostError as error:  # no longer wanted, by `held.check`
+        if claimed.side_effects == UNSAFE and not begun.is_set():
+            raise NotStarted(f"{error}; nothing was sent") from None
+        raise
     answer = replace(answer, body=_masked(answer.body, credentials))
     return judged(answer, unsafe=claimed.side_effects == UNSAFE, now=datetime.now(UTC))
 
@@ -145,6 +152,8 @@ def _own_headers(ctx: Context, claimed: Claimed) -> dict[str, str]:
     }
     if claimed.payload_ref is not None:
         headers["X-Fencepost-Payload-Ref"] = quote(claimed.payload_ref, safe="!#$&'()*+,/:;=?@[]%")
+    if claimed.resume is not None:
+        headers["X-Fencepost-Resume"] = json.dumps(claimed.resume, separators=(",", ":"))
     return headers
 
 
@@ -159,16 +168,6 @@ def _signed(claimed: Claimed, credentials: Credentials, body: bytes) -> dict[str
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": " ".join(signatures),
     }
-
-
-def _refuse_unwanted(held: Held) -> None:
-    """Before anything is sent. An unsafe effect that was called off in time has not begun."""
-    try:
-        held.check()
-    except Cancelled as error:
-        if held.claimed.side_effects == UNSAFE:
-            raise NotStarted(str(error)) from None
-        raise
 
 
 def _kept(answer: Answer) -> Any:

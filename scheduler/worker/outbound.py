@@ -72,15 +72,17 @@ class Client:
         *,
         timeout_s: float,
         check: Callable[[], None] = lambda: None,
+        begins: Callable[[], None] = lambda: None,
         sent: Callable[[], None] = lambda: None,
     ) -> Answer:
-        """`check` is called at least every half second and may raise; `sent`, once the whole request is out.
+        """`check` is called at least every half second and may raise. `begins` comes before the first byte of
+        the request is sent, `sent` after its last.
 
         Raises NotSent (Denied among them) or NoAnswer.
         """
         if not url.startswith(("http://", "https://")):
             raise Denied("only http:// and https:// are spoken")
-        call = _Call(deadline=time.monotonic() + timeout_s, timeout_s=timeout_s, check=check)
+        call = _Call(deadline=time.monotonic() + timeout_s, timeout_s=timeout_s, check=check, begins=begins)
         backend = _Backend(call, self._allowed, self._resolve)
         try:
             with httpcore.ConnectionPool(ssl_context=_ssl_context(), network_backend=backend) as pool:
@@ -149,7 +151,13 @@ class _Call:
     deadline: float
     timeout_s: float
     check: Callable[[], None]
+    begins: Callable[[], None]
     writing: bool = False
+
+    def begin(self) -> None:
+        if not self.writing:
+            self.begins()
+            self.writing = True
 
     def left(self, error: type[Exception], doing: str) -> float:
         left = self.deadline - time.monotonic()
@@ -276,7 +284,7 @@ class _Stream(httpcore.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._call.check()
-        self._call.writing = True
+        self._call.begin()
         rest = memoryview(buffer)
         try:
             while rest:

@@ -66,6 +66,7 @@ def libfaketime_path() -> str | None:
     return found[0] if found else None
 
 
+NETWORK = ("unshare", "--user", "--map-root-user", "--net")
 NAMESPACE = ("unshare", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -75,11 +76,22 @@ def namespaces_usable() -> bool:
     return bool(shutil.which("unshare")) and subprocess.run([*NAMESPACE, "true"], check=False).returncode == 0
 
 
+@functools.cache
+def networks_usable() -> bool:
+    """Whether a process may have a network of its own, with addresses as it likes."""
+    tools = shutil.which("unshare") and shutil.which("ip")
+    return (
+        bool(tools)
+        and subprocess.run([*NETWORK, "ip", "link", "set", "lo", "up"], check=False).returncode == 0
+    )
+
+
 NEEDS: dict[str, Callable[[], bool]] = {
     "rabbitmq": rabbitmq_usable,
     "rabbitmq_node": lambda: rabbitmq_programs() is not None,
     "chromium": lambda: chromium_path() is not None,
     "namespaces": namespaces_usable,
+    "networks": networks_usable,
     "faketime": lambda: libfaketime_path() is not None,
 }
 

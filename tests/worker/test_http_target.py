@@ -1,6 +1,7 @@
 """A run of an HTTP target on a real ledger, from the claim over a real socket to what is on record."""
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from standardwebhooks import Webhook
 from scheduler.core.networks import networks_of
 from scheduler.core.states import Refusal
 from scheduler.credentials import Credentials, SigningSecret, new_signing_secret
-from scheduler.errors import Cancelled, FencepostError, PermanentError, RetryLater
+from scheduler.errors import FencepostError, PermanentError, RetryLater
 from scheduler.store import accepted
 from scheduler.store.sessions import Load
 from scheduler.worker import http_target
@@ -139,12 +140,15 @@ def test_attempts_share_key_and_message_id_and_nothing_else(caller: Caller, serv
     server.behave = answer(503)
     run_id, _ = caller.run()
     caller.ledger.connection.execute(
-        "UPDATE occurrence SET state = 'QUEUED', generation = 2, queued_at = now(), dispatch_at = now()"
+        "UPDATE occurrence SET state = 'QUEUED', generation = 2, queued_at = now(), dispatch_at = now(),"
+        ' progress = \'{"resume": {"page": "fünf"}}\''
     )
     claim_id = caller.claim(run_id, caller.ledger.instant(1))
     assert isinstance(claim_id, UUID)
     caller.worker.execute(claim_id, http_target.SPEC)
     first, second = (request.headers for request in server.requests)
+    assert json.loads(second["x-fencepost-resume"]) == {"page": "fünf"}
+    assert "x-fencepost-resume" not in first
     same = {name for name in first if first[name] == second.get(name)}
     assert {"idempotency-key", "webhook-id", "x-fencepost-run", "x-fencepost-due-at"} <= same
     assert not {"x-fencepost-attempt", "x-fencepost-fence", "traceparent"} & same
@@ -233,16 +237,38 @@ def test_a_run_that_was_called_off_before_it_was_sent_is_not_sent(
     assert (caller.of_run(run_id, "o.state"), server.connections) == (state, calls)
 
 
-def test_a_call_that_is_under_way_is_broken_off(caller: Caller, server: Endpoint) -> None:
-    server.behave = hang
-    run_id, due_at = caller.queue()
-    claim_id = caller.claim(run_id, due_at)
-    held = caller.worker.held()[0]
-    server.behave = lambda request, wire: (held.cancelled.set(), hang(request, wire))[1]
-    assert isinstance(claim_id, UUID)
-    assert isinstance(caller.worker.execute(claim_id, http_target.SPEC), Cancelled)
-    wait_until(lambda: not caller.worker.held())
+@pytest.mark.parametrize("effects", ["idempotent", "unsafe_external"])
+def test_one_that_is_called_off_while_its_name_is_looked_up_has_not_begun(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, effects: str
+) -> None:
+    answers = threading.Event()
+
+    def resolve(host: str, port: int) -> list[Any]:
+        caller.ledger.execute("UPDATE occurrence SET cancel_requested_at = now()")
+        caller.worker.held()[0].cancelled.set()
+        answers.wait(30)
+        return []
+
+    monkeypatch.setattr(http_target, "_client", lambda: Client(resolve=resolve))
+    caller.point_at("http://slow.example/", side_effects=effects)
+    run_id, _ = caller.run()
+    answers.set()
     assert caller.of_run(run_id, "o.state") == "CANCELLED"
+
+
+@pytest.mark.parametrize(("effects", "state"), [("idempotent", "CANCELLED"), ("unsafe_external", "UNKNOWN")])
+def test_one_that_is_called_off_after_it_was_sent_may_have_happened(
+    caller: Caller, server: Endpoint, effects: str, state: str
+) -> None:
+    def never_mind(request: Request, wire: Wire) -> None:
+        caller.ledger.execute("UPDATE occurrence SET cancel_requested_at = now()")
+        caller.worker.held()[0].cancelled.set()
+        hang(request, wire)
+
+    server.behave = never_mind
+    caller.point_at(server.url, side_effects=effects)
+    run_id, _ = caller.run()
+    assert caller.of_run(run_id, "o.state, a.outcome") == (state, "cancelled")
 
 
 class TestAccepted:

@@ -28,6 +28,7 @@ from scheduler.core.networks import networks_of
 from scheduler.worker import outbound
 from scheduler.worker.outbound import ANSWER_BYTES, Answer, Client, Denied, NoAnswer, NotSent
 from tests.support.endpoints import Endpoint, Request, Wire, answer, endpoint, hang, hang_up
+from tests.support.machine import NETWORK
 from tests.support.processes import REPOSITORY
 
 LOOPBACK = networks_of("127.0.0.0/8")
@@ -100,22 +101,6 @@ class TestWhereItGoes:
         with pytest.raises(Denied, match=r"may not be called: its address .* is .*FENCEPOST_HTTP"):
             post("http://billing.example/", client=Client(resolve=addresses(name)))
 
-    def test_a_name_is_looked_up_once_and_what_was_checked_is_called(self) -> None:
-        """Rebinding: the second answer of this resolver would lead into the house."""
-        with endpoint(host="127.0.0.2") as public, endpoint(host="127.0.0.3") as private:
-            answers = itertools.chain(["127.0.0.2"], itertools.repeat("127.0.0.3"))
-            asked = []
-
-            def resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-                asked.append(host)
-                return addresses(next(answers))(host, public.port)
-
-            client = Client(allowed=networks_of("127.0.0.2/32"), resolve=resolve)
-            assert post("http://rebinding.example/", client=client).status == 200
-            with pytest.raises(Denied):
-                post("http://rebinding.example/", client=client)
-        assert (asked, public.connections, private.connections) == (["rebinding.example"] * 2, 1, 0)
-
     def test_of_mixed_answers_only_what_may_be_called_is(self) -> None:
         with endpoint(host="127.0.0.2") as public, endpoint(host="127.0.0.3") as private:
             client = Client(
@@ -145,6 +130,23 @@ class TestWhereItGoes:
     def test_no_other_scheme_is_spoken(self, url: str) -> None:
         with pytest.raises(NotSent, match="only http:// and https://"):
             post(url)
+
+
+def test_a_name_is_looked_up_once_and_what_was_checked_is_called() -> None:
+    """Rebinding: the second answer of this resolver would lead into the house."""
+    with endpoint(host="127.0.0.2") as public, endpoint(host="127.0.0.3") as private:
+        answers = itertools.chain(["127.0.0.2"], itertools.repeat("127.0.0.3"))
+        asked = []
+
+        def resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
+            asked.append(host)
+            return addresses(next(answers))(host, public.port)
+
+        client = Client(allowed=networks_of("127.0.0.2/32"), resolve=resolve)
+        assert post("http://rebinding.example/", client=client).status == 200
+        with pytest.raises(Denied):
+            post("http://rebinding.example/", client=client)
+    assert (asked, public.connections, private.connections) == (["rebinding.example"] * 2, 1, 0)
 
 
 class TestHowLongItTakes:
@@ -383,16 +385,19 @@ class TestTls:
 
 
 _ELSEWHERE = """
-import json, sys
+import json, socket, sys
 if sys.argv[1] == "gevent":
     from gevent import monkey
     monkey.patch_all()
 from scheduler.core.networks import networks_of
 from scheduler.worker.outbound import Client, Denied, NoAnswer
-client = Client(allowed=networks_of("127.0.0.0/8"))
+client = Client(
+    allowed=networks_of("127.0.0.0/8"),
+    resolve=lambda host, port: socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM),
+)
 
 def calls():
-    told = [client.post(sys.argv[2], {}, b"{}", timeout_s=10).status]
+    told = [client.post(url, {}, b"{}", timeout_s=10).status for url in (sys.argv[2], sys.argv[4])]
     for url, caller in ((sys.argv[3], client), (sys.argv[2], Client())):
         try:
             caller.post(url, {}, b"{}", timeout_s=1)
@@ -410,16 +415,76 @@ else:
 
 
 @pytest.mark.parametrize("pool", ["gevent", "prefork"])
-def test_it_is_the_same_in_every_pool(pool: str, tmp_path: Path) -> None:
+def test_it_is_the_same_in_every_pool(pool: str, certificate: Path, tmp_path: Path) -> None:
+    """Over TLS too, where the answer comes after two slices of waiting."""
+
+    def slow(request: Request, wire: Wire) -> None:
+        threading.Event().wait(2.2 * outbound.SLICE_S)
+        answer(200)(request, wire)
+
     script = tmp_path / "calls.py"
     script.write_text(_ELSEWHERE)
-    with endpoint() as server, endpoint(hang) as silent:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    with endpoint() as server, endpoint(hang) as silent, endpoint(slow, tls=tls) as secure:
+        url = f"https://billing.example:{secure.port}/"
+        trusted = {"SSL_CERT_FILE": str(certificate / "cert.pem"), "PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(
-            [sys.executable, str(script), pool, server.url, silent.url],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            [sys.executable, str(script), pool, server.url, silent.url, url],
+            env={**os.environ, **trusted},
             capture_output=True,
             text=True,
             timeout=60,
         )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [200, "NoAnswer", "Denied"]
+    assert json.loads(done.stdout) == [200, 200, "NoAnswer", "Denied"]
+
+
+_IN_A_HOUSE_OF_ITS_OWN = """
+import json, subprocess, sys
+from contextlib import ExitStack
+from scheduler.core.networks import networks_of
+from scheduler.worker.outbound import Client, Denied
+from tests.support.endpoints import endpoint
+
+def reached(client, server):
+    try:
+        return client.post(server.url, {}, b"{}", timeout_s=5).status
+    except Denied:
+        return "denied"
+
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+for address in sys.argv[1:]:
+    flags = ["nodad"] if ":" in address else []
+    subprocess.run(["ip", "address", "add", address, "dev", "lo", *flags], check=True)
+told = {}
+with ExitStack() as stack:
+    for address in sys.argv[1:]:
+        server = stack.enter_context(endpoint(host=address))
+        denied, connections = reached(Client(), server), server.connections
+        opened = reached(Client(allowed=networks_of("0.0.0.0/0,::/0")), server)
+        told[address] = [denied, connections, opened]
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.networks
+def test_listeners_at_every_kind_of_denied_address_hear_nothing(tmp_path: Path) -> None:
+    """In a network namespace that has all of them. An operator who opens everything does reach them."""
+    addresses = [
+        *("0.0.0.5", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.9", "168.63.129.16"),
+        *("169.254.169.254", "172.16.0.1", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.1.1"),
+        *("198.18.0.1", "198.51.100.1", "203.0.113.1", "::2", "64:ff9b::a00:1", "64:ff9b:1::1", "100::1"),
+        *("2001::1", "2001:db8::1", "2002:a00:1::1", "3fff::1", "fd00:ec2::254", "fec0::1"),
+    ]
+    script = tmp_path / "house.py"
+    script.write_text(_IN_A_HOUSE_OF_ITS_OWN)
+    done = subprocess.run(
+        [*NETWORK, sys.executable, str(script), *addresses],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {address: ["denied", 0, 200] for address in addresses}

@@ -12,7 +12,7 @@ from celery import Celery
 
 TASK, QUEUE = "bench.plain.noop", "bench.plain"
 _BATCH = int(os.environ.get("BENCH_PLAIN_BATCH", "1000"))
-_done = Value("q", 0)  # of all processes of the pool
+_done = Value("l", 0)  # of all processes of the pool
 
 app = Celery("plain", broker=os.environ.get("BENCH_BROKER_URL", "amqp://"))
 app.conf.task_default_queue = QUEUE

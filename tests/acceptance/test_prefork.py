@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.support.installation import Installation, recording
+from tests.support.machine import rabbitmqctl
 from tests.support.processes import Running
 from tests.support.proxy import Mode, Proxy
 from tests.support.wait import wait_until
@@ -123,8 +124,7 @@ def test_a_cancelled_job_that_does_not_hear_is_killed(installation: Installation
         unsafe={"target": "tests.unsafe_sleeper", "payload": {}, **grace},
     )
     wait_until(lambda: len(installation.effects("begin")) == 2, 30)
-    for run_id in runs.values():
-        installation.cancel_run(run_id)
+    installation.cancel_run(*runs.values())
     wait_until(lambda: all_ended(installation), 3 * (1 + 1 + 3), message=worker.output())
     assert how_they_ended(installation, runs) == {
         "deaf": ("CANCELLED", ["cancelled"]),
@@ -160,6 +160,27 @@ def test_runs_end_while_the_broker_is_away(installation: Installation, broker_ur
     wait_until(lambda: installation.ledger.states().get("SUCCEEDED") == 2, 60, message=worker.output())
     assert installation.ledger.scalar("SELECT sum(late_writes_refused) FROM occurrence") == 0
     way.stop()
+
+
+def test_a_run_that_no_child_has_accepted_when_the_connection_is_lost_runs_once_and_frees_its_slot(
+    installation: Installation, vhost: str
+) -> None:
+    """Celery drops it then, and expects the broker to deliver it again: but it is acknowledged."""
+    ledger = installation.ledger
+    worker = installation.start("worker", *PREFORK, "1")
+    ask_for(installation, only={"payload": {"seconds": 0.1}})
+    wait_until(lambda: ledger.states() == {"SUCCEEDED": 1}, 60)
+    (child,) = psutil.Process(worker.pid).children()
+    child.suspend()
+    installation.run_now("only")
+    wait_until(lambda: ledger.states() == {"SUCCEEDED": 1, "RUNNING": 1}, 60)
+    cut = rabbitmqctl("close_all_connections", "--vhost", vhost, "a test")
+    assert cut.returncode == 0, cut.stderr
+    wait_until(lambda: "Connection to broker lost" in worker.output(), 30, message=worker.output())
+    child.resume()
+    installation.run_now("only")
+    wait_until(lambda: ledger.states() == {"SUCCEEDED": 3}, 60, message=worker.output())
+    assert ledger.scalar("SELECT count(*) FROM attempt") == 3
 
 
 def test_children_killed_at_random_cost_attempts_and_no_throughput(installation: Installation) -> None:

@@ -36,7 +36,8 @@ from uuid import UUID
 from scheduler.operations import cancel_run
 from tenants.models import Tenant
 from tenants.operations import Actor
-cancel_run(Tenant.objects.get(slug={tenant!r}), UUID({run!r}), actor=Actor(name="acceptance"))
+for run in {runs!r}:
+    cancel_run(Tenant.objects.get(slug={tenant!r}), UUID(run), actor=Actor(name="acceptance"))
 """
 
 _RECONCILE = """
@@ -102,8 +103,9 @@ class Installation:
         wanted = dict.fromkeys(schedules, 1) | times
         self.command("shell", "-c", _RUN_NOW.format(tenant=TENANT, wanted=wanted))
 
-    def cancel_run(self, run_id: UUID) -> None:
-        self.command("shell", "-c", _CANCEL.format(tenant=TENANT, run=str(run_id)))
+    def cancel_run(self, *run_ids: UUID) -> None:
+        runs = [str(run_id) for run_id in run_ids]
+        self.command("shell", "-c", _CANCEL.format(tenant=TENANT, runs=runs))
 
     def reconcile_run(self, run_id: UUID, outcome: str) -> None:
         self.command("shell", "-c", _RECONCILE.format(tenant=TENANT, run=str(run_id), outcome=outcome))

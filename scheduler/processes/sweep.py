@@ -107,7 +107,7 @@ class Sweep:
             ended |= self._end_together(connection, batch, guard) if batch else {}
         for run in ended.values():
             telemetry.LEASES_EXPIRED.inc()
-            if run.state == State.UNKNOWN:
+            if run.state == State.UNKNOWN:  # as the row has it: a plain text
                 telemetry.outcome_unknown(run.run_id, run.fence)
             telemetry.trouble(
                 "attempt_" + _OUTCOMES[guard], run=str(run.run_id), fence=run.fence, now=run.state

@@ -1,11 +1,14 @@
 """HTTP targets over HTTP: who may have them, what they may be, and that their secrets never come back."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.management import CommandError, call_command
 from rest_framework.test import APIClient
 
 from scheduler.credentials import Credentials, new_signing_secret
@@ -243,11 +246,27 @@ class TestSecrets:
     def test_a_key_that_was_lost_is_said_and_shows_nothing(
         self, alice: APIClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from dataclasses import replace
-
         made = created(alice)
         monkeypatch.setattr(settings, "FENCEPOST", replace(settings.FENCEPOST, secrets_keys=("x" * 32,)))
         url = f"{TARGETS}/{made['id']}"
         assert alice.get(url).json()["headers"] is None
         answer = alice.post(f"{url}/rotate-secret", {}, format="json")
         assert (answer.status_code, answer.json()["code"]) == (409, "unreadable_credentials")
+
+    def test_all_are_put_under_a_new_key_or_none(
+        self, alice: APIClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def under(*keys: str) -> None:
+            monkeypatch.setattr(settings, "FENCEPOST", replace(settings.FENCEPOST, secrets_keys=keys))
+
+        old, new = settings.FENCEPOST.secrets_keys[0], "n" * 32
+        created(alice, headers={"X-Api-Key": CANARY})
+        before = Target.objects.get(name="billing").sealed
+        under(new)
+        with pytest.raises(CommandError, match="nothing was changed"):
+            call_command("reseal")
+        assert Target.objects.get(name="billing").sealed == before
+        under(new, old)
+        call_command("reseal", stdout=StringIO())
+        under(new)
+        assert opened().headers == {"X-Api-Key": CANARY}

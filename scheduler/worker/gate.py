@@ -339,19 +339,19 @@ class Gate(bootsteps.StartStopStep):
         """The database could not be reached for two lengths of a session: what runs here is others' to run
         again. A thread that does not notice cannot be ended; the process can.
         """
-        self._await_at_most(0, ABANDON_S)
-        telemetry.alert("left_without_database", runs=self._unfinished)
+        self._await(lambda: not self._busy, ABANDON_S)
+        telemetry.alert("left_without_database", runs=self._busy)
         self._exit(os.EX_TEMPFAIL)
 
-    def _retreat(self, stuck: list[Held]) -> None:
+    def _retreat(self, stuck: Callable[[], list[Held]]) -> None:
         """Their runs were ended, their threads were not. The others are bounded by limits of their own: when
         nothing else is left, the process ends, and whoever started it starts the next.
         """
-        for held in stuck:
+        for held in stuck():
             telemetry.alert("thread_does_not_end", run=str(held.claimed.run_id), target=held.claimed.target)
         self._draining = True
         self._post(self.pump)
-        self._await_at_most(len(stuck), float("inf"))
+        self._await(lambda: self._unfinished <= len(stuck()), float("inf"))
         self._exit(os.EX_TEMPFAIL)
 
     @property
@@ -359,12 +359,12 @@ class Gate(bootsteps.StartStopStep):
         """Runs that are claimed, or being claimed, and whose end is not on record."""
         return self._claiming + (len(self._worker.held()) if self._worker is not None else 0)
 
-    def _await_at_most(self, runs: int, seconds: float) -> None:
-        """Until no more than so many are unfinished, or so long. Looks at the pump's rhythm: an event set at
-        each end would cost every run something for the sake of the last.
+    def _await(self, done: Callable[[], bool], seconds: float) -> None:
+        """Until it is so, or so long. Looks at the pump's rhythm: an event set at each end of a run would
+        cost every run something for the sake of the last.
         """
         deadline = time.monotonic() + seconds
-        while self._unfinished > runs and time.monotonic() < deadline:
+        while not done() and time.monotonic() < deadline:
             time.sleep(PUMP_S)
 
     def _drain_and_stop(self) -> None:
@@ -372,7 +372,7 @@ class Gate(bootsteps.StartStopStep):
         self._post(self.pump)
         if self._worker is not None:
             self._worker.drain()
-        self._await_at_most(0, DRAIN_S)
+        self._await(lambda: not self._unfinished, DRAIN_S)
         left = self._unfinished
         if left:
             # Their session is closed: the sweep takes these runs up again at once.

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from celery.exceptions import ImproperlyConfigured
@@ -38,9 +38,12 @@ class Pool(Protocol):
         """The process is about to leave: nothing of what it holds may run on."""
 
 
-def pool_of(consumer: Any, *, slot_is_free: Callable[[], None], stuck: Callable[[list[Held]], None]) -> Pool:
-    """`slot_is_free` is called at the end of each run, from any thread; `stuck`, once, when a run has ended
-    without its thread.
+Stuck: TypeAlias = Callable[[Callable[[], list[Held]]], None]
+
+
+def pool_of(consumer: Any, *, slot_is_free: Callable[[], None], stuck: Stuck) -> Pool:
+    """`slot_is_free` is called at the end of each run, from any thread; `stuck`, once, when runs have ended
+    without their threads: with what tells which they are by then.
     """
     name = type(consumer.pool).__module__.rpartition(".")[2]
     if name == "thread":
@@ -59,9 +62,7 @@ class Threads:
     not notice, the process has to go.
     """
 
-    def __init__(
-        self, consumer: Any, slot_is_free: Callable[[], None], stuck: Callable[[list[Held]], None]
-    ) -> None:
+    def __init__(self, consumer: Any, slot_is_free: Callable[[], None], stuck: Stuck) -> None:
         self.board = Board()
         self._consumer = consumer
         self._run = consumer.on_task_request
@@ -96,9 +97,9 @@ class Threads:
             self._slot_is_free()
 
     def _watch(self) -> None:
-        while not (stuck := self._that_do_not_end()):
+        while not self._that_do_not_end():
             time.sleep(LOOK_S)
-        self._stuck(stuck)
+        self._stuck(self._that_do_not_end)
 
     def _that_do_not_end(self) -> list[Held]:
         """Whose run was taken from them longer ago than its grace."""

@@ -301,5 +301,6 @@ def test_what_holds_runs_on_request_says_so(scene: Scene, alice: Client) -> None
         (f"/schedules/{run.schedule_id}", "When code asks for it"),
         (f"/schedules/{run.schedule_id}", "Each run is asked for by code, with a payload of its own."),
         ("/", "When code asks for it"),
+        ("/", "On request</span>"),
     ]:
         assert words in alice.get(address).content.decode()

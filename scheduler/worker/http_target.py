@@ -111,7 +111,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
         return min(float(text[:9]), MOST_RETRY_AFTER_S)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year or a zone of twenty digits overflows
         return None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return min(max(0.0, (at - now).total_seconds()), MOST_RETRY_AFTER_S)

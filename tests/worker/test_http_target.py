@@ -402,7 +402,17 @@ def test_an_endpoint_may_say_when_to_come_again(status: int, told: str, after: f
 
 
 @pytest.mark.parametrize(
-    "told", ["", "soon", "-5", "\N{ARABIC-INDIC DIGIT SEVEN}", "1e9", "Mon, 99 Foo 2026"]
+    "told",
+    [
+        "",
+        "soon",
+        "-5",
+        "\N{ARABIC-INDIC DIGIT SEVEN}",
+        "1e9",
+        "Mon, 99 Foo 2026",
+        "Fri, 31 Dec 99999999999999999999 23:59:59 GMT",
+        "Fri, 31 Dec 2026 23:59:59 +99999999999999",
+    ],
 )
 def test_what_is_no_time_leaves_it_to_the_retry_policy(told: str) -> None:
     with pytest.raises(FencepostError) as raised:

@@ -134,7 +134,9 @@ def _credentials(claimed: Claimed) -> Credentials:
 def _masked(body: bytes, credentials: Credentials) -> bytes:
     """Endpoints that send back what they were sent would put secrets into results that every viewer reads."""
     for value in credentials.headers.values():
-        body = body.replace(value.encode("latin-1"), b"***")
+        in_json = json.dumps(value)[1:-1]  # quotes and backslashes come back escaped
+        for text in (value, in_json):
+            body = body.replace(text.encode("latin-1"), b"***")
     return body
 
 

@@ -515,3 +515,9 @@ def test_the_secrets_are_in_no_error_and_no_result(caller: Caller, server: Endpo
         assert "x-api-key" in told
         assert CANARY not in told
         assert SECRET not in told
+
+
+def test_a_header_that_comes_back_as_json_is_masked_as_well() -> None:
+    credentials = Credentials(signing=(), headers={"X-Api-Key": 'pa"ss\\word'})
+    echoed = json.dumps(dict(credentials.headers)).encode()
+    assert http_target._masked(echoed, credentials) == b'{"X-Api-Key": "***"}'

@@ -135,7 +135,7 @@ _DEFINITIONS = (
     b"INSERT INTO target (id, name, kind, side_effects, parameters, description, everyone, enabled,"
     b"                    created_at)"
     b" VALUES (%(target)s, 'bench.noop', 'job', 'idempotent', '{}', '', true, true, %(now)s)"
-    b" ON CONFLICT (name) DO NOTHING",
+    b" ON CONFLICT (name) WHERE owner_id IS NULL DO NOTHING",
     b"INSERT INTO schedule (id, tenant_id, name, state, shard, revision, next_due_at, state_note, fault,"
     b"                      created_at, updated_at)"
     b" SELECT id, %(tenant)s, id::text, 'active', shard, 1, %(first)s, '', '', %(now)s, %(now)s"

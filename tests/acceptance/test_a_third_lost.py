@@ -1,7 +1,7 @@
 """A third of the workers is killed under load and started again, as a supervisor would: the backlog goes."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 
@@ -12,6 +12,7 @@ from tests.support.wait import wait_until
 
 WORKERS, SLOTS = 3, 12
 WINDOW_S = 3.0
+CALM_WINDOWS = 2
 
 BACKLOG = """
 SELECT count(*) FROM occurrence
@@ -51,13 +52,15 @@ def backlogs(installation: Installation) -> Iterator[float]:
         yield sum(seen) / len(seen)
 
 
-def falls_three_times(installation: Installation, *, windows: int = 20) -> list[float]:
-    """The means up to three in a row that each are below the one before, or nothing is left to fall."""
+def falls_three_times(installation: Installation, *, calm: float, windows: int = 20) -> list[float]:
+    """The means up to three in a row that each are below the one before, or not above what is there on a calm
+    day: on a busy machine some runs always wait.
+    """
     means: list[float] = []
     for mean, _ in zip(backlogs(installation), range(windows), strict=False):
         means.append(mean)
         last = means[-4:]
-        if len(last) == 4 and last[0] > 0 and all(b < a or b == 0 for a, b in pairwise(last)):
+        if len(last) == 4 and last[0] > calm and all(b < a or b <= calm for a, b in pairwise(last)):
             return means
     raise AssertionError(f"the backlog did not fall in three windows in a row: {means}")
 
@@ -76,11 +79,11 @@ def test_the_backlog_falls_at_sixty_and_at_eighty_percent(installation: Installa
     for utilisation in (0.6, 0.8):
         occupy(installation, utilisation)
         wait_until(lambda at=utilisation: ledger.scalar(BUSY) >= at * WORKERS * SLOTS * 0.8, 60)
-        before = losses(installation)
+        before, calm = losses(installation), max(islice(backlogs(installation), CALM_WINDOWS))
         workers.pop(0).kill()
         wait_until(lambda seen=before: losses(installation) > seen, 60)
         workers.append(start_worker(installation))
-        print(f"{utilisation:.0%}: {[round(mean, 1) for mean in falls_three_times(installation)]}")
+        print(f"{utilisation:.0%}: {[round(mean, 1) for mean in falls_three_times(installation, calm=calm)]}")
     until = ledger.now()
     wait_until(lambda: ledger.settled(until=until), 90, interval=0.2)
 

@@ -11,7 +11,7 @@ from tests.support.installation import TENANT, Installation
 from tests.support.wait import wait_until
 
 TASKS = "tests.support.shop_tasks."
-NAMES = ("add", "flaky", "automatic", "broken", "kept")
+NAMES = ("add", "flaky", "automatic", "broken", "kept", "odd", "exits", "slow")
 
 ASK = """
 import os, signal

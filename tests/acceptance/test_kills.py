@@ -88,7 +88,8 @@ def kill_at_every_point(installation: Installation, *, times: int, within_s: flo
 
     killed = [kill for victim in victims for kill in victim.killed]
     reached = [line.split() for line in installation.fault_log.read_text().splitlines()]
-    assert Counter(point for point, _ in killed) == dict.fromkeys(POINTS, times)
+    here = [point for point in POINTS if not point.startswith("http.")]  # those: test_http_targets.py
+    assert Counter(point for point, _ in killed) == dict.fromkeys(here, times)
     assert sorted((point, int(pid)) for point, pid in reached) == sorted(killed)
     report = installation.verify(until=end)
     assert (report.violations, report.totals.behind) == ((), 0)

@@ -208,7 +208,7 @@ def test_147_a_redelivery_under_a_valid_lease_is_dropped(installation: Installat
     wait_until(lambda: ledger.scalar(alive) == 2, 60)
     wait_until(lambda: queues.ready() == 0, 10)
     held = (
-        "SELECT count(*) FROM lease JOIN session s ON s.id = session_id WHERE expires_at > clock_timestamp()"
+        "SELECT count(*) FROM lease JOIN session s ON s.id = session_id AND s.expires_at > clock_timestamp()"
     )
     assert ledger.scalar(held) == 1, "the lease ran out before the redelivery was refused"
     assert second.running()

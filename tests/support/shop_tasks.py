@@ -1,6 +1,7 @@
 """An application's tasks as Celery's documentation writes them. They know nothing of schedules and fences."""
 
 import os
+import time
 from pathlib import Path
 
 from celery import shared_task
@@ -44,3 +45,29 @@ def broken(name: str):
 @shared_task(ignore_result=False, soft_time_limit=60)
 def kept(x: int):
     return {"doubled": 2 * x}
+
+
+class OddError(Exception):
+    """Does not go through a pipe."""
+
+    def __init__(self, one, two):
+        super().__init__(one)
+        self.function = lambda: two
+
+
+@shared_task
+def odd(name: str):
+    called(name)
+    raise OddError("odd", "error")
+
+
+@shared_task(max_retries=0)
+def exits(name: str):
+    called(name)
+    os._exit(3)
+
+
+@shared_task(soft_time_limit=1)
+def slow(name: str):
+    called(name)
+    time.sleep(30)

@@ -594,6 +594,7 @@ def worlds(world: Any) -> list[World]:
         world("QUEUED"),
         world("PENDING", parked=False),
         world("DEAD_LETTERED", parked=False),
+        world("DEAD_LETTERED", overlap="buffer_one", parked=False),
     ]
 
 
@@ -618,6 +619,17 @@ def test_a_crowd_in_any_order(stage: Stage, worlds: list[World], data: st.DataOb
 @given(data=st.data())
 def test_many_crowds(stage: Stage, worlds: list[World], data: st.DataObject) -> None:
     play_a_crowd(stage, worlds, data)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_three_about_a_redriven_run(stage: Stage, world: Any) -> None:
+    """Several thousand orders of each cast."""
+    for policy in ("skip", "buffer_one"):
+        due_behind = world("DEAD_LETTERED", overlap=policy, parked=False)
+        every_order_of(
+            stage, due_behind, *((redrives, releases, one) for one in (releases, cancels, claims_it))
+        )
 
 
 @pytest.mark.soak

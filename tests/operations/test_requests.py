@@ -222,6 +222,7 @@ class TestATriggerInTheTable:
         made = factories.schedule(tenant).revisions.get()
         made.pk, made.number, made.trigger = None, 2, {kind: {}}
         made.save(force_insert=True)
+        assert ScheduleRevision.objects.filter(trigger={kind: {}}).count() == 1
 
 
 @pytest.mark.race

@@ -64,7 +64,7 @@ def test_a_greenlet_is_thrown_out_of_its_job_at_the_limit_and_after_a_cancellati
     )
     wait_until(lambda: len(installation.effects("begin")) == 3, 30)
     installation.cancel_run(runs["unwanted"])
-    wait_until(lambda: all_ended(installation), 15, message=worker.output())
+    wait_until(lambda: all_ended(installation), 30, message=worker.output())
     states = dict(installation.ledger.rows("SELECT id, state FROM occurrence"))
     assert {name: states[run_id] for name, run_id in runs.items()} == {
         "overdue": "DEAD_LETTERED",
@@ -83,4 +83,4 @@ def test_a_process_whose_loop_stands_still_beyond_every_limit_leaves(installatio
     ask_for(installation, hog={"target": "tests.hog", "payload": {"seconds": 600}, **limits})
     wait_until(lambda: not worker.running(), 90, message=worker.output())
     assert "loop_stands_still" in worker.output()
-    wait_until(lambda: installation.ledger.states() == {"DEAD_LETTERED": 1}, 15)
+    wait_until(lambda: installation.ledger.states() == {"DEAD_LETTERED": 1})

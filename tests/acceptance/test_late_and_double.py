@@ -29,7 +29,7 @@ def test_a_worker_stopped_past_its_session_is_refused(installation: Installation
     wait_until(lambda: ledger.states() == {"SUCCEEDED": 1}, 60)
     late.signal(signal.SIGCONT)
     refused = "SELECT late_writes_refused FROM occurrence WHERE id = %(run_id)s"
-    wait_until(lambda: ledger.scalar(refused, run_id=run_id) == 1, 10, message="no late write was counted")
+    wait_until(lambda: ledger.scalar(refused, run_id=run_id) == 1, message="no late write was counted")
 
     (first, second) = ledger.attempts(run_id)
     assert (first[0], first[2], second[0], second[2]) == (1, "lost", 2, "succeeded")

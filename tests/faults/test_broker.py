@@ -171,7 +171,7 @@ def test_half_open(broken: Broken) -> None:
     unheard = broken.stage.hears("relay", UNHEARD)
     relay_way, worker_way = broken.relay_way, broken.worker_way
     with worker_way.failing(Mode.BLACK_HOLE):
-        wait_until(lambda: worker_way.done["bytes lost to client"], 10)
+        wait_until(lambda: worker_way.done["bytes lost to client"])
         with relay_way.failing(Mode.BLACK_HOLE):
             since = broken.stage.ledger.now()
             wait_until(unheard, SAID_WITHIN_S)
@@ -185,7 +185,7 @@ def test_confirm_lost(broken: Broken) -> None:
     unheard = broken.stage.hears("relay", UNHEARD)
     with way.failing(Mode.DROP_ANSWERS):
         since, lost_before = ledger.now(), way.done["bytes lost to client"]
-        claimed, kept = wait_until(lambda: claimed_since(broken, since), 10)
+        claimed, kept = wait_until(lambda: claimed_since(broken, since))
         assert kept == claimed
         wait_until(unheard, SAID_WITHIN_S)
         assert way.done["bytes lost to client"] > lost_before

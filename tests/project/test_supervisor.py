@@ -68,7 +68,7 @@ def test_a_killed_child_is_replaced_and_reported(scene: Scene) -> None:
         scene.supervisor.tend()
         return len(scene.supervisor.pids()["tick"]) == 2 and scene.supervisor.pids()["tick"] != before
 
-    wait_until(replaced, 5)
+    wait_until(replaced)
     assert scene.supervisor.pids()["tick"][1] == before[1]
     assert f"tick-1 (pid {before[0]}) was ended by SIGKILL" in scene.lines[0]
     assert scene.lines[1].startswith("tick-1 started again, pid ")
@@ -83,7 +83,7 @@ def test_a_child_that_keeps_dying_is_started_less_and_less_often(scene: Scene) -
         scene.supervisor.tend()
         return child.failures >= times
 
-    wait_until(lambda: died(3), 15)
+    wait_until(lambda: died(3))
     pauses = [line.split("next start in ")[1].split()[0] for line in scene.lines if "ended with" in line]
     assert pauses == ["0.2", "0.4", "0.8"]
     assert "relay (pid" in scene.lines[0]
@@ -159,7 +159,7 @@ def test_children_notice_without_the_kernels_help(tmp_path: Path) -> None:
     """The portable half alone: a child told to watch a process that is not its parent ends itself."""
     launcher = Launcher(product_environ(PYTHONPATH=str(REPOSITORY), FENCEPOST_PARENT_PID="1"), tmp_path)
     child = launcher.start("orphan", STAND_IN)
-    wait_until(lambda: not child.running(), 5)
+    wait_until(lambda: not child.running())
     assert child.process.returncode == 1
     launcher.end_all()
 

@@ -149,7 +149,7 @@ def test_a_killed_process_is_replaced_in_up_json(up: Up, name: str) -> None:
         now = up.record()["pids"][name]
         return len(now) == PROGRAMS[name] and before[0] not in now
 
-    wait_until(replaced, 10)
+    wait_until(replaced)
     assert up.running is not None
     assert f"(pid {before[0]}) was ended by SIGKILL" in up.running.output()
     wait_until(up.answers, READY_S)

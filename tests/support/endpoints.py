@@ -67,7 +67,7 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/hook"
 
-    def wait_for(self, count: int, timeout: float = 30) -> list[Request]:
+    def wait_for(self, count: int, timeout: float = 60) -> list[Request]:
         wait_until(lambda: len(self.requests) >= count, timeout, message=f"no {count} requests came")
         return self.requests
 

@@ -55,7 +55,7 @@ class Running:
         self.process.kill()
         self.process.wait()
 
-    def end(self, timeout: float = 10.0) -> int:
+    def end(self, timeout: float = 30.0) -> int:
         """SIGTERM; the exit code. Fails when the process takes longer than it promises."""
         self.process.terminate()
         try:
@@ -63,7 +63,7 @@ class Running:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.label} did not end in {timeout:g} s:\n{self.output()}") from None
 
-    def wait_for(self, text: str, timeout: float = 20.0) -> None:
+    def wait_for(self, text: str, timeout: float = 60.0) -> None:
         def said() -> bool:
             assert self.running() or text in self.output(), f"{self.label} ended:\n{self.output()}"
             return text in self.output()

@@ -8,7 +8,7 @@ Answer = TypeVar("Answer")
 
 
 def wait_until(
-    condition: Callable[[], Answer], timeout: float = 10.0, *, message: str = "", interval: float = 0.02
+    condition: Callable[[], Answer], timeout: float = 30.0, *, message: str = "", interval: float = 0.02
 ) -> Answer:
     """Return the first true answer of ``condition``; fail after ``timeout`` seconds without one."""
     deadline = time.monotonic() + timeout

@@ -61,13 +61,17 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
         FieldError(
             field=printable(name),
             code="unknown_field",
-            detail=f"this is not known here.{did_you_mean(name, known)}",
+            detail=f"this is not known here.{did_you_mean(name, known) or _what_is(known)}",
         )
         for name in given
         if name not in known
     ]
     if errors:
         raise ValidationFailed(*errors)
+
+
+def _what_is(known: Collection[str]) -> str:
+    return f" Known are: {', '.join(sorted(known))}." if known else " Nothing is expected."
 
 
 def read_body(serializer: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:

@@ -138,6 +138,12 @@ def test_all_faults_are_told_at_once_with_a_hint(alice: APIClient) -> None:
     assert details["descripton"].endswith("Did you mean 'description'?")
 
 
+def test_what_is_known_is_told_where_nothing_comes_close(alice: APIClient) -> None:
+    misnamed, none = alice.get(SCHEDULES + "?zzz=1").json(), alice.get(SCHEDULES + "?serch=1").json()
+    assert misnamed["errors"][0]["detail"].endswith("Known are: cursor, page_size, search, state.")
+    assert none["errors"][0]["detail"].endswith("Did you mean 'search'?")
+
+
 def test_a_field_that_the_function_needs_is_named(alice: APIClient, target: Target) -> None:
     target.parameters = {**target.parameters, "required": ["kind"]}
     target.save()

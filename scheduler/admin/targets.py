@@ -2,7 +2,7 @@
 targets are made here, tenants' own over the API.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
@@ -41,6 +41,20 @@ class TargetForm(forms.ModelForm):
     class Meta:
         model = Target
         fields = ["name", *OF_CALLS, "enabled", "everyone", "tenants"]
+        labels: ClassVar = {
+            "url": "URL",
+            "timeout_s": "Timeout (s)",
+            "heartbeat_timeout_s": "Heartbeat timeout (s)",
+            "everyone": "For every tenant",
+        }
+        help_texts: ClassVar = {
+            "url": "https://..., called with POST. Addresses of private networks are refused.",
+            "side_effects": "Unsafe external: an attempt without a clear answer is never repeated; its run"
+            " waits until somebody says how it ended.",
+            "timeout_s": "Bounds one attempt; 300 where it is empty. A schedule may say otherwise.",
+            "heartbeat_timeout_s": "After a 202: the longest silence until the endpoint reports.",
+            "tenants": "Who may schedule it, where it is not for every tenant.",
+        }
 
     def clean(self) -> dict[str, Any]:
         if not self.errors and self._is_http():

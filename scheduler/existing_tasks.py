@@ -9,7 +9,7 @@ is ignored. What it raises is final, as in Celery. Only what the task itself ret
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import import_module
-from inspect import getdoc
+from inspect import getdoc, signature
 from math import ceil
 from typing import Any, Final
 from uuid import UUID
@@ -25,6 +25,7 @@ from scheduler.worker import registry, runtime
 from scheduler.worker.execution import Context
 from scheduler.worker.registry import JobSpec, payload_schema
 
+_RETRIES: Final = "fencepost_retries"  # of the request: when the task asked to be run again
 MOST_ATTEMPTS: Final = 100  # a revision's bound, for a task that says it may be retried without end
 
 
@@ -99,11 +100,14 @@ class _Call:
             "hostname": "",
             "ignore_result": None,
             runtime.CLAIM: str(ctx.fence),
+            _RETRIES: (asked := list[Any]()),
         }
         result, info, _, _ = self._trace(run_id, [], payload, request)
-        if info is None:
-            return result
-        return _translated(info)
+        if info is not None:
+            return _translated(info)
+        if asked:
+            raise RetryLater(after=_seconds(asked[-1]))
+        return result
 
 
 def _unknown(name: str) -> JobSpec:
@@ -152,18 +156,36 @@ def _keep_retries_from_the_broker(task: Any) -> None:
         request = task.request if request is None else request
         if request.get(runtime.CLAIM) is None:
             return original(request, args, kwargs, **more)
-        if args or (kwargs is not None and dict(kwargs) != dict(request.kwargs)):
+        if (args or kwargs is not None) and not _are_the_same(task, args or (), kwargs or {}, request.kwargs):
             raise PermanentError("a retry with other arguments: a run keeps the payload it was made with")
-        return _Unpublished()
+        return _Unpublished(request, more.get("eta") or more.get("countdown"))
 
     task.signature_from_request = signature_from_request
+
+
+def _are_the_same(task: Any, args: Any, kwargs: Any, payload: Any) -> bool:
+    """Whether a retry's arguments, in places or by name, are those of this attempt."""
+    shape = signature(task.run)
+    try:
+        asked, made = shape.bind(*args, **kwargs), shape.bind(**payload)
+    except TypeError:
+        return False
+    asked.apply_defaults()
+    made.apply_defaults()
+    return asked == made
 
 
 class _Unpublished:
     """Stands for the message of a retry: the ledger announces the next attempt."""
 
+    def __init__(self, request: Any, when: Any) -> None:
+        self.args, self.kwargs = (), dict(request.kwargs)  # Celery's error tells them when retries run out
+        self._asked = request.get(_RETRIES)
+        self._when = when
+
     def apply_async(self) -> None:
-        return None
+        """With `throw=False` the task returns all the same, and Celery would run it again."""
+        self._asked.append(self._when)
 
 
 @shared_task(name=EXISTING_TASK, bind=True, typing=False, ignore_result=True)

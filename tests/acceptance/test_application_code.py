@@ -11,7 +11,7 @@ from tests.support.installation import TENANT, Installation
 from tests.support.wait import wait_until
 
 TASKS = "tests.support.shop_tasks."
-NAMES = ("add", "flaky", "automatic", "broken", "kept", "odd", "exits", "slow")
+NAMES = ("add", "flaky", "automatic", "gives_up", "insists", "broken", "kept", "odd", "exits", "slow")
 
 ASK = """
 import os, signal
@@ -82,6 +82,8 @@ def test_plain_tasks_keep_their_retries_and_their_errors(installation: Installat
         (TASKS + "flaky", {"name": "flaky"}),
         (TASKS + "flaky", {"name": "hopeless", "good_after": 99}),
         (TASKS + "automatic", {"name": "automatic"}),
+        (TASKS + "gives_up", {"name": "gives_up"}),
+        (TASKS + "insists", {"name": "insists"}),
         (TASKS + "broken", {"name": "broken"}),
         (TASKS + "kept", {"x": 4}),
         ("tests.keeping", {"rows": 5}),
@@ -91,6 +93,8 @@ def test_plain_tasks_keep_their_retries_and_their_errors(installation: Installat
         ("SUCCEEDED", 3, None),
         ("FAILED", 4, None),
         ("FAILED", 3, None),
+        ("FAILED", 2, None),
+        ("SUCCEEDED", 2, {"rows": 2}),
         ("FAILED", 1, None),
         ("SUCCEEDED", 1, {"doubled": 8}),
         ("SUCCEEDED", 1, {"rows": 5}),
@@ -106,7 +110,9 @@ def test_plain_tasks_keep_their_retries_and_their_errors(installation: Installat
         file.name: file.stat().st_size
         for file in (Path(installation.effects_file).parent / "calls").iterdir()
     }
-    assert calls == {"add": 1, "flaky": 3, "hopeless": 4, "automatic": 3, "broken": 1}, "and none besides"
+    assert calls == {
+        "add": 1, "flaky": 3, "hopeless": 4, "automatic": 3, "gives_up": 2, "insists": 2, "broken": 1,
+    }, "and none besides"  # fmt: skip
 
     kept = "SELECT task_id, status, result FROM django_celery_results_taskresult ORDER BY result"
     doubled, rows = list(map(str, expected))[-2:]
@@ -118,6 +124,7 @@ def test_plain_tasks_keep_their_retries_and_their_errors(installation: Installat
     assert [row[0] for row in installation.ledger.rows(errors)] == [
         "ConnectionError",
         "ConnectionError",
+        "MaxRetriesExceededError",
         "ValueError",
     ]
     assert installation.verify(effects=False).violations == ()

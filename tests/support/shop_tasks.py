@@ -36,6 +36,20 @@ def automatic(name: str):
     raise ConnectionError("never")
 
 
+@shared_task(bind=True, max_retries=1, default_retry_delay=0)
+def gives_up(self, name: str):
+    called(name)
+    raise self.retry()
+
+
+@shared_task(bind=True)
+def insists(self, name: str, rows: int = 2):
+    """Asks for a retry and returns: Celery would have published it."""
+    if called(name) < 2:
+        self.retry(args=(name,), kwargs={"rows": rows}, countdown=0.1, throw=False)
+    return {"rows": rows}
+
+
 @shared_task
 def broken(name: str):
     called(name)

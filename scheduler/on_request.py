@@ -8,7 +8,8 @@ The run exists if and only if that transaction commits; nothing is sent to a bro
 takes the tenant by its slug or as a row, and raises ValidationFailed, with the field, for what cannot be.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -17,6 +18,8 @@ from celery import Task
 
 from scheduler.core.triggers import Kind
 from scheduler.errors import FieldError, ValidationFailed
+from scheduler.payloads import text_fault
+from scheduler.worker import registry
 
 # Models are imported where they are used: jobs may be read before Django's registry of apps is whole.
 
@@ -29,18 +32,18 @@ def cron(*expressions: str, timezone: str, **options: Any) -> Trigger:
     return {Kind.CRON.value: {"expressions": list(expressions), "timezone": timezone, **options}}
 
 
-def every(seconds: int, *, anchor: str | None = None) -> Trigger:
-    """Every so many seconds, counted from `anchor` (RFC 3339) or from the schedule's creation."""
-    return {Kind.INTERVAL.value: {"every_s": seconds, **({"anchor": anchor} if anchor else {})}}
+def every(seconds: int, *, anchor: datetime | str | None = None) -> Trigger:
+    """Every so many seconds, counted from `anchor` (RFC 3339, or a time with a zone) or from the schedule's
+    creation.
+    """
+    return {Kind.INTERVAL.value: {"every_s": seconds, **({"anchor": _told(anchor)} if anchor else {})}}
 
 
 def run_now(
     target: str, payload: Mapping[str, Any] | None = None, *, tenant: Owner, key: str | None = None
 ) -> UUID:
     """Ask for one run of `target`; its id. The same `key` within 24 hours is the same run."""
-    from scheduler import operations
-
-    return operations.request_run(_tenant(tenant), target, payload or {}, key=key, actor=_actor(target))
+    return _ask(target, payload, tenant, at=None, key=key)
 
 
 def schedule_at(
@@ -52,20 +55,20 @@ def schedule_at(
     key: str | None = None,
 ) -> UUID:
     """Ask for one run of `target` at `when`, a time with a zone; its id. The same `key` is the same run."""
-    from scheduler import operations
-
-    owner = _tenant(tenant)
-    return operations.request_run(owner, target, payload or {}, at=when, key=key, actor=_actor(target))
+    return _ask(target, payload, tenant, at=when, key=key)
 
 
 def schedule(trigger: Trigger, target: str, *, name: str, tenant: Owner, **fields: Any) -> UUID:
     """Create the tenant's schedule of this name, or bring it in line; its id. `fields` are those of the API's
-    body (`payload`, `overlap`, `retry`, ...); what is not given has its default.
+    body (`payload`, `overlap`, `retry`, ...), `start_at` and `end_at` also as times with a zone; what is not
+    given has its default.
     """
     from scheduler import operations
 
-    draft = {**fields, "name": name, "target": target, "trigger": trigger}
-    return operations.put_schedule(_tenant(tenant), draft, actor=_actor(target)).id
+    told = {field: _told(value) for field, value in fields.items()}
+    draft = {**told, "name": name, "target": target, "trigger": trigger}
+    with _applied(target):
+        return operations.put_schedule(_tenant(tenant), draft, actor=_actor(target)).id
 
 
 class JobTask(Task):
@@ -85,12 +88,42 @@ class JobTask(Task):
         return schedule(trigger, self.name, name=name, tenant=tenant, **fields)
 
 
+def _told(value: Any) -> Any:
+    """As JSON has it."""
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _ask(
+    target: str, payload: Mapping[str, Any] | None, tenant: Owner, *, at: datetime | None, key: str | None
+) -> UUID:
+    from scheduler import operations
+
+    with _applied(target):
+        return operations.request_run(
+            _tenant(tenant), target, {} if payload is None else payload, at=at, key=key, actor=_actor(target)
+        )
+
+
+@contextmanager
+def _applied(target: str) -> Iterator[None]:
+    """Whoever has the job in front of them is told why the ledger does not know it."""
+    try:
+        yield
+    except ValidationFailed as failure:
+        codes = [error.code for error in failure.errors]
+        if codes != ["unknown_target"] or target not in registry.jobs():
+            raise
+        detail = f"job {target!r} is no target that this tenant may name; `manage.py apply` makes it one."
+        raise ValidationFailed(FieldError(field="target", code="unknown_target", detail=detail)) from None
+
+
 def _tenant(owner: Owner) -> Any:
     from tenants.models import Tenant
 
     if isinstance(owner, Tenant):
         return owner
-    found = Tenant.objects.filter(slug=owner).first()
+    slug = owner if isinstance(owner, str) and text_fault(owner) is None else ""
+    found = Tenant.objects.filter(slug=slug).first()
     if found is None:
         detail = f"there is no tenant {owner!r}; `manage.py create_tenant` makes one."
         raise ValidationFailed(FieldError(field="tenant", code="unknown_tenant", detail=detail))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from scheduler.core.reading import did_you_mean
+from scheduler.core.reading import did_you_mean, shown
 from scheduler.errors import FieldError
 
 MAX_DEPTH: Final = 64
@@ -92,19 +92,25 @@ def _leaf_fault(value: Any) -> tuple[str, str] | None:
         return "invalid_number", "NaN and infinities are not JSON numbers."
     if isinstance(value, int | float) and abs(value) > _MAX_NUMBER:
         return "invalid_number", "the number is too long."
+    if not isinstance(value, int | float | dict | list | None):  # from code: a request's JSON has no others
+        return "invalid_type", f"expected a JSON value, got {shown(value)}."
     return None
 
 
 def _name_faults(place: str, members: Mapping[str, Any]) -> Iterator[FieldError]:
     for name in members:
+        if not isinstance(name, str):
+            detail = f"a member's name: expected a text, got {shown(name)}."
+            yield FieldError(field=place, code="invalid_type", detail=detail)
+            continue
         fault = text_fault(name)
         if fault is not None:
             yield FieldError(field=place, code=fault[0], detail=f"a member's name: {fault[1]}")
 
 
-def _member(place: str, name: str) -> str:
+def _member(place: str, name: object) -> str:
     """A dotted path that is safe to print and to store, whatever the member is called."""
-    return f"{place}.{name[:40].encode('ascii', 'replace').decode()}"
+    return f"{place}.{str(name)[:40].encode('ascii', 'replace').decode()}"
 
 
 def _misfits(place: str, value: Any, schema: Mapping[str, Any], target: str) -> Iterator[FieldError]:

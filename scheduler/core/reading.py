@@ -41,7 +41,9 @@ def shown(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
         return "a number"
-    return "an object" if isinstance(value, Mapping) else "a list"
+    if isinstance(value, Mapping):
+        return "an object"
+    return "a list" if isinstance(value, list) else f"a Python {type(value).__name__}"
 
 
 def did_you_mean(word: str, options: Collection[str]) -> str:

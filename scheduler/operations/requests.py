@@ -16,6 +16,7 @@ from django.db import IntegrityError, transaction
 from scheduler import definitions
 from scheduler.core import identity
 from scheduler.core.errors import TriggerError
+from scheduler.core.reading import shown
 from scheduler.definitions import Definition
 from scheduler.errors import Conflict, FieldError, ValidationFailed
 from scheduler.models import Overlap, Schedule, ScheduleState, Target
@@ -53,7 +54,8 @@ def request_run(
     """
     now = database_time()
     due_at = identity.whole_millisecond(_moment(at, now))
-    wanted, found = dict(payload), _find_target(tenant, target)
+    found = _find_target(tenant, target)
+    wanted = dict(payload) if isinstance(payload, Mapping) else payload
     definitions.check_payload(tenant, found, wanted)
     held = _held_schedule(tenant, found, now=now, actor=actor)
     connection, origin_key = raw_connection(), _origin_key(key)
@@ -79,6 +81,8 @@ def request_run(
 
 
 def _find_target(tenant: Tenant, name: str) -> Target:
+    if not isinstance(name, str):
+        raise _refusal("target", "invalid_type", f"expected a target's name, got {shown(name)}.")
     try:
         return definitions.find_target(tenant, name)
     except TriggerError as error:
@@ -88,6 +92,8 @@ def _find_target(tenant: Tenant, name: str) -> Target:
 def _moment(at: datetime | None, now: datetime) -> datetime:
     if at is None:
         return now
+    if not isinstance(at, datetime):
+        raise _refusal("at", "invalid_type", f"expected a datetime with a time zone, got {shown(at)}.")
     if at.tzinfo is None:
         raise _refusal("at", "invalid_instant", "the time needs a time zone.")
     if at <= now:
@@ -101,8 +107,8 @@ def _moment(at: datetime | None, now: datetime) -> datetime:
 def _origin_key(key: str | None) -> UUID:
     if key is None:
         return uuid4()
-    if not key or len(key) > KEY_LENGTH:
-        raise _refusal("key", "invalid_text", f"expected 1 to {KEY_LENGTH} characters.")
+    if not isinstance(key, str) or not 1 <= len(key) <= KEY_LENGTH:
+        raise _refusal("key", "invalid_text", f"expected a text of 1 to {KEY_LENGTH} characters.")
     return uuid5(_KEYS, key)
 
 

@@ -12,8 +12,10 @@ from uuid import UUID, uuid4
 from django.db import connection as django_connection
 from django.db import transaction as django_transaction
 
+from scheduler import declarations
 from scheduler.clock import database_now
 from scheduler.core.states import Refusal, State
+from scheduler.operations import sync_targets
 from scheduler.orm import raw_connection
 from scheduler.processes.ownership import Ownership
 from scheduler.processes.relay import Relay
@@ -25,6 +27,7 @@ from scheduler.worker import registry
 from scheduler.worker.execution import Held, attempt
 from scheduler.worker.registry import JobSpec
 from tenants.models import Tenant
+from tenants.operations import Actor
 
 SHARDS = 256
 SESSION_S = 365 * 86_400.0  # a test may move its clock by years; nobody else holds its runs
@@ -55,9 +58,11 @@ class Ran:
 
 
 class Fencepost:
-    """The ledger under test."""
+    """The ledger under test. Every job that is declared is a target in it."""
 
     def __init__(self) -> None:
+        declarations.load()
+        sync_targets(registry.jobs(), actor=Actor(name="a test"))
         self._ahead = timedelta()
         self._path: str | None = None
         self._session_id: UUID | None = None

@@ -74,7 +74,7 @@ def run_job(
     `cancelled` and `lost`: what the job's next call to its context meets.
     """
     spec = _spec(job)
-    run = _Run(spec, payload or {}, due_at=due_at, tenant=tenant)
+    run = _Run(spec, {} if payload is None else payload, due_at=due_at, tenant=tenant)
     return run.attempt(number=attempt_number, resume=resume, cancelled=cancelled, lost=lost)
 
 
@@ -82,7 +82,7 @@ def deliver_twice(job: Any, payload: Mapping[str, Any] | None = None) -> tuple[O
     """The same run attempted twice, as after a worker that died between the effect and its record: the same
     run id and idempotency key, a larger fence.
     """
-    run = _Run(_spec(job), payload or {})
+    run = _Run(_spec(job), {} if payload is None else payload)
     return run.attempt(number=1), run.attempt(number=2)
 
 
@@ -92,7 +92,7 @@ def crash_at_every_call(job: Any, payload: Mapping[str, Any] | None = None) -> I
     """
     spec, cut = _spec(job), 1
     while True:
-        run = _Run(spec, payload or {})
+        run = _Run(spec, {} if payload is None else payload)
         at = run.crash(after_calls=cut)
         yield Trial(at=at, second=run.attempt(number=2, resume=run.resume))
         if at == "end":
@@ -156,10 +156,11 @@ class _Run:
     progress: _Progress = field(default_factory=_Progress)
 
     def __post_init__(self) -> None:
-        payload = json.loads(json.dumps(dict(self.payload)))
-        errors = check(payload, max_bytes=2**16, target=self.spec.name, parameters=self.spec.parameters)
+        given = dict(self.payload) if isinstance(self.payload, Mapping) else self.payload
+        errors = check(given, max_bytes=2**16, target=self.spec.name, parameters=self.spec.parameters)
         if errors:
             raise ValueError("; ".join(f"{error.field}: {error.detail}" for error in errors))
+        payload = json.loads(json.dumps(given))  # the job gets what the ledger would give it
         now = datetime.now(UTC)
         due_at = (self.due_at or now).replace(microsecond=0)
         self.claimed = claimed_for(self.spec, payload, due_at=due_at, now=now, tenant=self.tenant)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +15,7 @@ from scheduler.errors import Conflict, ValidationFailed
 from scheduler.jobs import cron, every, run_now, schedule, schedule_at
 from scheduler.models import Occurrence, Schedule, ScheduleRevision, Target
 from scheduler.operations import delete_schedule, sync_targets, trigger_schedule
+from scheduler.worker import registry
 from scheduler.worker.registry import JobSpec
 from tenants.models import AuditEntry, Tenant
 from tests import factories
@@ -107,6 +108,18 @@ class TestARequest:
             (lambda: run_now("reports.build", {"kind": "x" * 70_000}, tenant="acme"), "payload"),
             (lambda: run_now("reports.build", tenant="amce"), "tenant"),
             (lambda: run_now("reports.build", tenant="acme", key=""), "key"),
+            (lambda: run_now("reports.build", tenant="acme", key=7), "key"),
+            (lambda: run_now("reports.build", tenant=7), "tenant"),
+            (lambda: run_now("reports.build", tenant="a\x00"), "tenant"),
+            (lambda: run_now("reports.build", tenant=None), "tenant"),
+            (lambda: run_now(None, tenant="acme"), "target"),
+            (lambda: run_now("reports.build", ["daily"], tenant="acme"), "payload"),
+            (lambda: run_now("reports.build", 5, tenant="acme"), "payload"),
+            (lambda: run_now("reports.build", {"kind": date(2030, 1, 1)}, tenant="acme"), "payload.kind"),
+            (lambda: run_now("reports.build", {7: "daily"}, tenant="acme"), "payload"),
+            (lambda: run_now("reports.build", {"kind": ("daily",)}, tenant="acme"), "payload.kind"),
+            (lambda: schedule_at(date(2030, 1, 1), "reports.build", tenant="acme"), "at"),
+            (lambda: schedule_at("2030-01-01T00:00:00Z", "reports.build", tenant="acme"), "at"),
             (lambda: schedule_at(datetime(2020, 1, 1, tzinfo=UTC), "reports.build", tenant="acme"), "at"),
             (lambda: schedule_at(datetime(2040, 1, 1), "reports.build", tenant="acme"), "at"),  # noqa: DTZ001 - the fault
             (lambda: schedule_at(datetime(2090, 1, 1, tzinfo=UTC), "reports.build", tenant="acme"), "at"),
@@ -119,6 +132,19 @@ class TestARequest:
             ask()
         assert [error.field for error in failure.value.errors] == [field]
         assert not Occurrence.objects.exists()
+
+    def test_of_a_job_that_was_never_applied_says_what_to_do(
+        self, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(registry, "jobs", lambda: {"reports.new": None})
+        asked: list[Any] = [
+            lambda: run_now("reports.new", tenant=tenant),
+            lambda: schedule(every(60), "reports.new", name="new", tenant=tenant),
+        ]
+        for ask in asked:
+            with pytest.raises(ValidationFailed, match=r"`manage\.py apply` makes it one") as failure:
+                ask()
+            assert [error.field for error in failure.value.errors] == ["target"]
 
     def test_of_a_target_of_others_is_refused(self, tenant: Tenant) -> None:
         factories.TargetFactory(name="theirs", everyone=False)
@@ -181,6 +207,15 @@ class TestASchedule:
         revision = found.revisions.get(number=found.revision)
         assert (found.revision, revision.overlap, revision.payload) == (2, "allow", {})
         assert revision.trigger["interval"]["every_s"] == 60
+
+    def test_takes_times_as_python_has_them(self, tenant: Tenant) -> None:
+        begin, end = datetime(2030, 1, 1, tzinfo=UTC), datetime(2031, 1, 1, tzinfo=UTC)
+        made = schedule(
+            every(60, anchor=begin), "reports.build", name="daily", tenant="acme", start_at=begin, end_at=end
+        )
+        revision = ScheduleRevision.objects.get(schedule=made)
+        assert (revision.start_at, revision.end_at) == (begin, end)
+        assert revision.trigger["interval"]["anchor"] == "2030-01-01T00:00:00+00:00"
 
     def test_is_taken_back_with_the_transaction(self, tenant: Tenant) -> None:
         with transaction.atomic():

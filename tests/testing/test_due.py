@@ -9,11 +9,9 @@ from django.db import connection, transaction
 from scheduler.errors import PermanentError, RetryLater
 from scheduler.jobs import Context, cron, every, job, run_now, schedule_at
 from scheduler.models import Occurrence, Schedule
-from scheduler.operations import sync_targets
 from scheduler.testing.due import Fencepost
 from scheduler.testing.plugin import fencepost as fencepost
 from scheduler.worker import registry
-from tests.factories import ACTOR
 
 seen: list[tuple[str, Any]] = []
 
@@ -38,10 +36,8 @@ def moody(ctx: Context, how: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _known(db: None) -> None:
+def _nothing_seen() -> None:
     seen.clear()
-    mine = {name: spec for name, spec in registry.jobs().items() if name.startswith("tests.due.")}
-    sync_targets(mine, actor=ACTOR)
 
 
 def test_what_was_asked_for_runs_with_its_payload(fencepost: Fencepost) -> None:
@@ -104,7 +100,6 @@ def test_a_target_without_a_job_is_an_error_that_says_so(
 def test_in_a_test_that_commits_it_works_the_same_and_leaves_nothing(
     transactional_db: None, fencepost: Fencepost
 ) -> None:
-    sync_targets({"tests.due.note": registry.jobs()["tests.due.note"]}, actor=ACTOR)
     with transaction.atomic():
         note.run_now(text="committed", tenant=fencepost.tenant())
     fencepost.advance(days=1)

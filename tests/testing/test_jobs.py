@@ -106,6 +106,20 @@ def test_a_payload_that_does_not_fit_is_refused_as_when_it_is_saved() -> None:
         run_job("tests.jobs.nobody")
 
 
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (5, r"payload: expected an object\."),
+        ([], r"payload: expected an object\."),
+        ({"invoice": datetime(2030, 1, 1, tzinfo=UTC)}, r"payload\.invoice: expected a JSON value"),
+        ({7: "seven"}, r"payload: a member's name: expected a text"),
+    ],
+)
+def test_a_payload_that_no_ledger_could_keep_is_refused_too(payload: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        run_job(careful, payload)
+
+
 def test_two_deliveries_have_one_key_and_two_fences() -> None:
     keys: list[tuple[str, int]] = []
 

@@ -2,18 +2,14 @@
 
 import json
 from argparse import ArgumentParser
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from celery import current_app
-from django.conf import settings
 from django.core.management import BaseCommand, CommandError
 from django.db import transaction
-from django.utils.module_loading import autodiscover_modules
 
-from scheduler import existing_tasks, operations
+from scheduler import declarations, existing_tasks, operations
 from scheduler.errors import Conflict, ValidationFailed
 from scheduler.management.tenants import tenant_named
 from scheduler.operations import AppliedChange
@@ -42,7 +38,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["file"] is None and options["prune"]:
             raise CommandError("--prune needs the FILE that says what to keep.")
-        _import_jobs()
+        _load_declarations()
         try:
             with transaction.atomic():  # targets first: the schedules name them, in a dry run too
                 self._tell("target", operations.sync_targets(registry.jobs(), actor=ACTOR))
@@ -70,15 +66,9 @@ class Command(BaseCommand):
                 )
 
 
-def _import_jobs() -> None:
-    """As a worker does: the modules that FENCEPOST_JOBS names, `jobs.py` of every installed app, and then the
-    tasks that FENCEPOST_TASKS names.
-    """
-    autodiscover_modules("jobs")
-    for name in settings.FENCEPOST.jobs:
-        import_module(name)
+def _load_declarations() -> None:
     try:
-        existing_tasks.register(current_app, settings.FENCEPOST.tasks)
+        declarations.load()
     except (existing_tasks.UnknownTask, TypeError) as error:
         raise CommandError(str(error)) from None
 

@@ -168,6 +168,7 @@ class Worker:
             claimed=found,
             session_id=session_id,
             good_until=self._session.watch_over(session_id),
+            sure_until=self._session.sure_of(session_id),
             lost=place.lost,
             cancelled=place.cancelled,
             draining=self._board.draining,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
 from scheduler import telemetry
-from scheduler.core.states import Refusal, State
+from scheduler.core.states import Refusal
 from scheduler.store import claims
 from scheduler.store.accepted import Park
 from scheduler.store.claims import Claim, Claimed, Ending
@@ -142,8 +142,6 @@ class Worker:
                 self._board.give_back(kept.place)
             if not accepted:
                 telemetry.stale(ending.run_id, ending.fence)
-            elif ending.state is State.UNKNOWN:
-                telemetry.outcome_unknown(ending.run_id, ending.fence)
 
         self._flusher.submit(EndWish(ending=ending, answer=written))
 

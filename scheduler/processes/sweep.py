@@ -7,7 +7,7 @@ from datetime import datetime
 from scheduler import telemetry
 from scheduler.core import breaker
 from scheduler.core.retry import RetryPolicy, after_failure
-from scheduler.core.states import AttemptOutcome, State
+from scheduler.core.states import AttemptOutcome
 from scheduler.faultpoints import fault_point
 from scheduler.processes.loop import Report
 from scheduler.store import claims, failures, rest, sessions, sweep
@@ -107,8 +107,6 @@ class Sweep:
             ended |= self._end_together(connection, batch, guard) if batch else {}
         for run in ended.values():
             telemetry.LEASES_EXPIRED.inc()
-            if run.state == State.UNKNOWN:  # as the row has it: a plain text
-                telemetry.outcome_unknown(run.run_id, run.fence)
             telemetry.trouble(
                 "attempt_" + _OUTCOMES[guard], run=str(run.run_id), fence=run.fence, now=run.state
             )

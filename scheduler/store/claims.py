@@ -9,6 +9,7 @@ from uuid import UUID
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from scheduler import telemetry
 from scheduler.core.states import TERMINAL, AttemptOutcome, Refusal, State
 from scheduler.store import failures, rest
 from scheduler.store.slots import give_slots_on
@@ -177,14 +178,19 @@ def claimed(connection: Connection, claim_ids: Sequence[UUID]) -> dict[UUID, Cla
 def end_attempts(connection: Connection, endings: Sequence[Ending], *, guard: Guard) -> dict[int, Ended]:
     """End attempts of locked runs, and arm the schedules that waited for that; by fence, what did change.
 
-    An absent fence was void.
+    An absent fence was void. That nobody knows how a run ended is told here, before the commit: who dies just
+    after that has told it, and nobody else would. Who dies before it, or writes again, has it told twice.
     """
     more = {
         "delays": [ending.delay_s for ending in endings],
         "deadlines": [ending.deadline_at for ending in endings],
         "guard": guard,
     }
-    return _end(connection, "end_attempts", endings, more)
+    ended = _end(connection, "end_attempts", endings, more)
+    for run in ended.values():
+        if run.state == State.UNKNOWN:  # as the row has it: a plain text
+            telemetry.outcome_unknown(run.run_id, run.fence)
+    return ended
 
 
 def resolve_unknown(connection: Connection, endings: Sequence[Ending]) -> dict[int, Ended]:

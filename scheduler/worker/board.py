@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 PLACES = 65_536  # more than any pool has slots; pages that are not touched take no memory
 NOBODY = 0  # fences begin at 1
-_DRAINING = 1
-_HEAD = 2
+_BELIEVED = 0
+_SURE = 1
+_DRAINING = 2
+_HEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,18 @@ class Board:
         self._lock = threading.Lock()
         self.draining = Mark(self._words, _DRAINING, 1)
 
-    def believe(self, until: float) -> None:
-        """Until when, on this machine's monotonic clock, what is held may be believed held."""
-        self._instants[0] = until
+    def believe(self, until: float, sure_until: float) -> None:
+        """Until when, on this machine's monotonic clock, what is held may be believed held; and until when it
+        is certain that nobody was given it.
+        """
+        self._instants[_BELIEVED] = until
+        self._instants[_SURE] = sure_until
 
     def believed_until(self) -> float:
-        return self._instants[0]
+        return self._instants[_BELIEVED]
+
+    def sure_until(self) -> float:
+        return self._instants[_SURE]
 
     def take(self, fence: int) -> Place:
         """A place for a run that is held from now on. IndexError when there are no more."""

@@ -151,6 +151,7 @@ class _Child:
             claimed=handed.claimed,
             session_id=handed.session_id,
             good_until=board.believed_until,
+            sure_until=board.sure_until,
             lost=place.lost,
             cancelled=place.cancelled,
             draining=board.draining,

@@ -18,6 +18,7 @@ from scheduler.core.states import AttemptOutcome, State
 from scheduler.errors import (
     Cancelled,
     Drained,
+    FencepostError,
     LeaseLost,
     NotStarted,
     PermanentError,
@@ -56,14 +57,16 @@ class Held:
     """A run that this process holds, or believes to hold: `lost` and `cancelled` are set by the session,
     `draining` by the end of the process.
 
-    `good_until` and `ends_at` are on the monotonic clock, which runs on while a process is stopped: whoever
-    wakes up too late knows it at once, before any renewal could tell. `ends_at`: when its time limit is up;
-    `heard_at`: when it last reported.
+    `good_until`, `sure_until` and `ends_at` are on the monotonic clock, which runs on while a process is
+    stopped: whoever wakes up too late knows it at once, before any renewal could tell. Up to `sure_until`
+    nobody else can have been given the run; up to `good_until` its job goes on in the belief that nobody was.
+    `ends_at`: when its time limit is up; `heard_at`: when it last reported.
     """
 
     claimed: Claimed
     session_id: UUID
     good_until: Callable[[], float]
+    sure_until: Callable[[], float] = lambda: math.inf
     lost: Flag = field(default_factory=threading.Event)
     cancelled: Flag = field(default_factory=threading.Event)
     draining: Flag = field(default_factory=threading.Event)
@@ -78,6 +81,12 @@ class Held:
             raise Cancelled(f"run {self.claimed.run_id} was cancelled")
         if self.is_out_of_time():
             raise TimedOut(f"run {self.claimed.run_id} has {self._limit_passed()}")
+
+    def check_before_beginning(self) -> None:
+        """As `check`, and stricter: a job that has not begun does not begin in mere belief."""
+        self.check()
+        if time.monotonic() > self.sure_until():
+            raise LeaseLost(f"run {self.claimed.run_id} may be another's by now")
 
     def is_out_of_time(self) -> bool:
         """Whether the attempt has run, or been silent, for longer than it may. The sweep ends it then, by the
@@ -147,14 +156,30 @@ class Context:
 
 
 def attempt(held: Held, spec: JobSpec, recorder: Recorder) -> tuple[Ending, BaseException | None]:
-    """Call the job once. Returns how it ended, and the exception to show to whoever watches."""
+    """Call the job once, if it is still wanted. Returns how it ended, and the exception to show to whoever
+    watches.
+    """
     try:
+        _check_still_wanted(held)
         result = spec.function(Context(held, recorder, drains=spec.drains), **held.claimed.payload)
         if result is ACCEPTED:
             return _ending(held, Decision(state=State.RUNNING), None), None
         return _ending(held, Decision(state=State.SUCCEEDED), storable(result)), None
     except BaseException as error:
         return _failure(held, spec, error), error
+
+
+def _check_still_wanted(held: Held) -> None:
+    """Between its claim and this line the process may have been stopped, past its lease: the run may be
+    another's by now, or settled by a person, and the job must not begin here as well. Of an unsafe effect
+    it is known then that it has not happened.
+    """
+    try:
+        held.check_before_beginning()
+    except FencepostError as error:
+        if held.claimed.side_effects == UNSAFE:
+            raise NotStarted(f"{error}; the job was not called") from None
+        raise
 
 
 def _failure(held: Held, spec: JobSpec, error: BaseException) -> Ending:

@@ -48,7 +48,7 @@ def call(ctx: Context, /, **payload: Any) -> Any:
     headers = {**credentials.headers, **_own_headers(ctx, claimed), **_signed(claimed, credentials, body)}
     begun = Event()
     try:
-        held.check()
+        held.check_before_beginning()
         answer = _client().post(
             claimed.url,
             headers,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
 from scheduler import telemetry
-from scheduler.core.states import Refusal, State
+from scheduler.core.states import Refusal
 from scheduler.store import claims
 from scheduler.store.accepted import Park
 from scheduler.store.claims import Claim, Claimed, Ending
@@ -142,8 +142,6 @@ class Worker:
                 self._board.give_back(kept.place)
             if not accepted:
                 telemetry.stale(ending.run_id, ending.fence)
-            elif ending.state is State.UNKNOWN:
-                telemetry.outcome_unknown(ending.run_id, ending.fence)
 
         self._flusher.submit(EndWish(ending=ending, answer=written))
 
@@ -168,6 +166,7 @@ class Worker:
             claimed=found,
             session_id=session_id,
             good_until=self._session.watch_over(session_id),
+            sure_until=self._session.sure_of(session_id),
             lost=place.lost,
             cancelled=place.cancelled,
             draining=self._board.draining,

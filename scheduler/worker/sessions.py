@@ -25,7 +25,7 @@ class SessionKeeper(threading.Thread):
     A session that could not be renewed in time claims nothing, and keeps what the sweep has not taken from
     it: the next renewal tells. Where it is the database that cannot be reached, the process believes in its
     runs for `BELIEF` lengths, and then `abandoned` is called: whoever holds runs by then had better leave.
-    `believe` is told each time until when that is, on the monotonic clock.
+    `believe` is told each time until when that is, on the monotonic clock, and until when it is certain.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SessionKeeper(threading.Thread):
         load: Callable[[], Load],
         held: Callable[[], list[Held]],
         abandoned: Callable[[], None],
-        believe: Callable[[float], None] = lambda until: None,
+        believe: Callable[[float, float], None] = lambda until, sure_until: None,
     ) -> None:
         super().__init__(name="fencepost-session", daemon=True)
         self._connect = connect
@@ -64,6 +64,12 @@ class SessionKeeper(threading.Thread):
     def watch_over(self, session_id: UUID) -> Callable[[], float]:
         """Until when, on the monotonic clock, what was claimed under this session may be believed held."""
         return lambda: self._believed_until if self._session_id == session_id else 0.0
+
+    def sure_of(self, session_id: UUID) -> Callable[[], float]:
+        """Until when nobody can have been given what was claimed under this session: its length from the last
+        renewal. Beyond it a job that has begun goes on, in belief; none begins.
+        """
+        return lambda: self._good_until if self._session_id == session_id else 0.0
 
     def wait_open(self, timeout_s: float) -> bool:
         return self._opened.wait(timeout_s)
@@ -119,15 +125,16 @@ class SessionKeeper(threading.Thread):
         if renewed_at is None:
             telemetry.trouble("session_over", session=str(session_id), held=len(named))
             return False
-        self._trust(began)
+        # Only then is it trusted anew: in between, a job whose lease is gone would begin.
         self._compare(connection, session_id, named)
+        self._trust(began)
         self._listed_at = renewed_at
         return True
 
     def _trust(self, began: float) -> None:
         self._good_until = began + self._length_s
         self._believed_until = began + BELIEF * self._length_s
-        self._believe(self._believed_until)
+        self._believe(self._believed_until, self._good_until)
 
     def _compare(self, connection: Connection, session_id: UUID, named: list[Held]) -> None:
         on_record = sessions.held_leases(connection, session_id)
@@ -161,7 +168,7 @@ class SessionKeeper(threading.Thread):
 
     def _forget_session(self) -> None:
         self._session_id, self._good_until, self._believed_until = None, 0.0, 0.0
-        self._believe(0.0)
+        self._believe(0.0, 0.0)
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:

@@ -73,6 +73,45 @@ def test_the_holder_of_the_last_fence_may_still_say_how_it_ended(installation: I
     assert installation.verify().violations == ()
 
 
+def test_whoever_is_killed_when_it_has_recorded_an_unknown_outcome_has_told_it(
+    installation: Installation,
+) -> None:
+    """Nobody else would: for all others the run is settled, and waits for a person."""
+    kill = {"FENCEPOST_FAULT": "worker.after_complete_commit:1:KILL"}
+    told = installation.start("worker", env=kill)
+    wait_for(installation, ask(installation, "payment", "without an answer"), "UNKNOWN")
+    wait_until(lambda: not told.running(), 60)
+    assert told.output().count("outcome_unknown") == 1
+
+    healthy = next(one for one in installation.launch.started if one.label.startswith("sweep"))
+    healthy.kill()
+    killed = installation.start("worker", env={"FENCEPOST_FAULT": "worker.after_effect:1:KILL"})
+    run_id = ask(installation, "another")
+    wait_until(lambda: not killed.running(), 60)
+    sweep = installation.start("sweep", env={"FENCEPOST_FAULT": "sweep.after_commit:1:KILL"})
+    wait_until(lambda: not sweep.running(), 60)
+    wait_for(installation, run_id, "UNKNOWN")
+    assert sweep.output().count("outcome_unknown") == 1
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork", "gevent"])
+def test_a_worker_stopped_between_claim_and_effect_does_not_begin_it_when_another_has(
+    installation: Installation, pool: str
+) -> None:
+    stop = {"FENCEPOST_FAULT": "worker.before_ack:1:STOP"}
+    stopped = installation.start("worker", "--pool", pool, env=stop)
+    run_id = ask(installation, "payment")
+    wait_for(installation, run_id, "UNKNOWN")
+    installation.start("worker")
+    installation.reconcile_run(run_id, "retry")
+    wait_for(installation, run_id, "SUCCEEDED")
+    stopped.signal(signal.SIGCONT)
+    stopped.wait_for("stale")  # what it says of its attempt is heard, and refused
+    assert len(installation.effects("begin")) == 1
+    assert [outcome for _, _, outcome in installation.ledger.attempts(run_id)] == ["lost", "succeeded"]
+    assert installation.verify().violations == ()
+
+
 def test_a_hook_finds_out_how_it_ended_and_a_worker_killed_while_it_asks_has_it_asked_again(
     installation: Installation,
 ) -> None:

@@ -18,12 +18,14 @@ def test_a_child_sees_what_its_parent_says_after_the_fork() -> None:
         os.write(told[1], b"!")
         os.read(may_look[0], 1)
         after = seen.lost.is_set() and seen.cancelled.is_set() and board.draining.is_set()
-        os._exit(0 if not before and after and board.believed_until() == 12.5 else 1)
+        os._exit(
+            0 if not before and after and (board.believed_until(), board.sure_until()) == (12.5, 11) else 1
+        )
     os.read(told[0], 1)
     place.cancelled.set()
     place.lost.set()
     board.draining.set()
-    board.believe(12.5)
+    board.believe(12.5, 11)
     os.write(may_look[1], b"!")
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -78,9 +78,17 @@ def run(
     *,
     drains: bool = False,
 ) -> Ending:
+    """`one`: how the attempt stands from the moment on at which its job is called."""
+    one = one or held()
+    begins = Held(claimed=one.claimed, session_id=one.session_id, good_until=lambda: time.monotonic() + 60)
+
+    def called(ctx: Context, **payload: Any) -> Any:
+        vars(begins).update(vars(one))
+        return function(ctx, **payload)
+
     spec = JobSpec(
         name="reports.build",
-        function=function,
+        function=called,
         retry=None,
         timeout_s=None,
         side_effects="idempotent",
@@ -89,7 +97,7 @@ def run(
         non_retryable=(ZeroDivisionError,),
         drains=drains,
     )
-    ending, _ = attempt(one or held(), spec, ledger or Ledger())
+    ending, _ = attempt(begins, spec, ledger or Ledger())
     return ending
 
 
@@ -157,6 +165,60 @@ def test_an_unsafe_effect_that_was_cancelled_half_way_is_unknown() -> None:
     one.cancelled.set()
     ending = run(raising(Cancelled("as asked")), one)
     assert (ending.state, ending.outcome) == (State.UNKNOWN, AttemptOutcome.CANCELLED)
+
+
+def lose(one: Held) -> None:
+    one.lost.set()
+
+
+def wake_up_late(one: Held) -> None:
+    one.good_until = lambda: time.monotonic() - 1
+
+
+def wake_up_in_doubt(one: Held) -> None:
+    one.sure_until = lambda: time.monotonic() - 1
+
+
+def cancel(one: Held) -> None:
+    one.cancelled.set()
+
+
+def run_out_of_time(one: Held) -> None:
+    one.ends_at = time.monotonic() - 1
+
+
+@pytest.mark.parametrize(
+    ("happens", "outcome", "state"),
+    [
+        (lose, AttemptOutcome.LOST, State.RETRY_WAIT),
+        (wake_up_late, AttemptOutcome.LOST, State.RETRY_WAIT),
+        (wake_up_in_doubt, AttemptOutcome.LOST, State.RETRY_WAIT),
+        (cancel, AttemptOutcome.CANCELLED, State.CANCELLED),
+        (run_out_of_time, AttemptOutcome.TIMED_OUT, State.RETRY_WAIT),
+    ],
+)
+def test_what_is_no_longer_wanted_between_its_claim_and_its_job_does_not_begin(
+    happens: Callable[[Held], None], outcome: AttemptOutcome, state: State
+) -> None:
+    """Of an unsafe effect it is known then that it has not happened."""
+    called: list[Context] = []
+    spec = JobSpec(
+        name="reports.build",
+        function=lambda ctx, kind: called.append(ctx),
+        retry=None,
+        timeout_s=None,
+        side_effects="idempotent",
+        parameters={},
+        description="",
+    )
+    safe, unsafe = held(), held(side_effects="unsafe_external")
+    for one in (safe, unsafe):
+        happens(one)
+    ending, _ = attempt(safe, spec, Ledger())
+    assert (ending.state, ending.outcome) == (state, outcome)
+    ending, error = attempt(unsafe, spec, Ledger())
+    assert (ending.state, type(error)) == (State.FAILED, NotStarted)
+    assert called == []
 
 
 def test_retry_later_sets_the_delay() -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from scheduler.errors import LeaseLost
 from scheduler.store.sessions import Load
 from scheduler.worker.execution import Held
 from scheduler.worker.sessions import SessionKeeper
@@ -65,7 +66,12 @@ def hold(ledger: HandMadeLedger, keeper: SessionKeeper, process: Process) -> Hel
     ledger.session_id = session_id
     ledger.lease(run_id, due_at, ledger.fence)
     claimed = replace(CLAIMED, run_id=run_id, due_at=due_at, fence=ledger.fence)
-    one = Held(claimed=claimed, session_id=session_id, good_until=keeper.watch_over(session_id))
+    one = Held(
+        claimed=claimed,
+        session_id=session_id,
+        good_until=keeper.watch_over(session_id),
+        sure_until=keeper.sure_of(session_id),
+    )
     process.held.append(one)
     return one
 
@@ -121,6 +127,30 @@ def test_an_expired_session_is_renewed_and_keeps_what_the_sweep_has_left_it(
     assert connection.execute(live, [session_id]).fetchone() == (True,)
     assert not left.lost.is_set()
     left.check()
+
+
+def test_a_session_that_was_late_is_trusted_again_only_when_what_is_lost_is_known(
+    keeper: SessionKeeper, process: Process, ledger: HandMadeLedger, connection: Connection
+) -> None:
+    """A job that is about to begin looks at its flag, and then whether the session is certain."""
+    taken = hold(ledger, keeper, process)
+    certain_when_told: list[bool] = []
+
+    class Told(threading.Event):
+        def set(self) -> None:
+            certain_when_told.append(time.monotonic() < taken.sure_until())
+            super().set()
+
+    taken.lost = Told()
+    with connection.transaction():  # a renewal waits for this, beyond the session's length
+        connection.execute("SELECT FROM session FOR UPDATE")
+        connection.execute("DELETE FROM lease")
+        wait_until(lambda: time.monotonic() > taken.sure_until(), 3 * LENGTH_S)
+        taken.check()  # whoever has begun goes on
+        with pytest.raises(LeaseLost):
+            taken.check_before_beginning()
+    wait_until(taken.lost.is_set)
+    assert certain_when_told == [False]
 
 
 def test_a_session_that_is_gone_is_over_with_all_it_held_and_a_new_one_begins(

@@ -125,8 +125,7 @@ def test_an_end_that_is_no_answer_leaves_it_unknown_with_an_alert(
     end: End, swept: str, by: str, play: Play
 ) -> None:
     play.perform(end, swept=swept, by=by)
-    wait_until(lambda: play.alerts() >= 1)  # told after the end is on record; twice where both say time-out
-    assert play.outcome() == "UNKNOWN"
+    assert (play.outcome(), play.alerts()) == ("UNKNOWN", 1)
 
 
 @pytest.mark.parametrize("by", ["time", "a lost session"])

@@ -488,3 +488,84 @@ def test_listeners_at_every_kind_of_denied_address_hear_nothing(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {address: ["denied", 0, 200] for address in addresses}
+
+
+_WITH_A_RESOLVER_OF_THE_ATTACKERS = """
+import json, subprocess, sys, time
+from contextlib import ExitStack
+from scheduler.worker.outbound import Client, Denied, NoAnswer, NotSent
+from tests.support import nameserver
+from tests.support.endpoints import endpoint
+from tests.support.nameserver import addresses, in_turn
+
+PUBLIC, INNER = "93.184.215.14", ["10.1.2.3", "169.254.169.254", "127.0.0.1", "fd00::1"]
+folder = sys.argv[1]
+for name in ("resolv.conf", "nsswitch.conf"):
+    subprocess.run(["mount", "--bind", f"{folder}/{name}", f"/etc/{name}"], check=True)
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+for address in (PUBLIC, *INNER[:2], INNER[3]):
+    flags = ["nodad"] if ":" in address else []
+    subprocess.run(["ip", "address", "add", address, "dev", "lo", *flags], check=True)
+
+names = {
+    "honest.test": addresses(PUBLIC),
+    "rebinds.test": in_turn(addresses(PUBLIC), addresses(*INNER)),
+    "alias.test": addresses("metadata.test", "169.254.169.254"),
+    "mixed.test": addresses(*INNER, PUBLIC),
+    "mapped.test": addresses("::ffff:10.1.2.3", "64:ff9b::a01:203"),
+    "many.test": addresses(*[f"10.1.2.{last}" for last in range(1, 30)]),
+    "nobody.test": addresses(),
+    "nonsense.test": nameserver.nonsense,
+    "silent.test": nameserver.silence,
+}
+told, took = {}, {}
+with ExitStack() as stack:
+    served = stack.enter_context(nameserver.nameserver(names))
+    public = stack.enter_context(endpoint(host=PUBLIC))
+    inner = [stack.enter_context(endpoint(host=host)) for host in INNER]
+    for name in (*names, "rebinds.test"):
+        outcomes = []
+        for port in (public.port, *[one.port for one in inner]):
+            began = time.monotonic()
+            try:
+                outcomes.append(Client().post(f"http://{name}:{port}/", {}, b"{}", timeout_s=2).status)
+            except (Denied, NotSent, NoAnswer) as error:
+                outcomes.append(type(error).__name__)
+            took[name] = max(took.get(name, 0), time.monotonic() - began)
+        told.setdefault(name, []).append(outcomes)
+    reached = [one.connections for one in inner]
+print(json.dumps([told, took, reached, sorted(set(served.asked))]))
+"""
+
+
+@pytest.mark.networks
+def test_a_real_resolver_that_answers_as_the_attacker_likes(tmp_path: Path) -> None:
+    """The machine's own resolver asks it, in a namespace with a public and inner addresses, all listening."""
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:5 attempts:2\n")
+    (tmp_path / "nsswitch.conf").write_text("hosts: dns\n")
+    script = tmp_path / "house.py"
+    script.write_text(_WITH_A_RESOLVER_OF_THE_ATTACKERS)
+    done = subprocess.run(
+        [*NETWORK, "--mount", sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    told, took, reached, asked = json.loads(done.stdout)
+    assert reached == [0, 0, 0, 0]
+    refused = ["NotSent"] * 5  # at the public address nobody listens on the others' ports
+    assert told == {
+        "honest.test": [[200, *refused[1:]]],
+        "rebinds.test": [[200, *["Denied"] * 4], ["Denied"] * 5],
+        "alias.test": [["Denied"] * 5],
+        "mixed.test": [[200, *refused[1:]]],
+        "mapped.test": [["Denied"] * 5],
+        "many.test": [["Denied"] * 5],
+        "nobody.test": [refused],
+        "nonsense.test": [refused],
+        "silent.test": [refused],
+    }
+    assert max(took.values()) < 2 + PATIENCE_S
+    assert asked == sorted(told)
